@@ -1,0 +1,98 @@
+"""The mesh: an in-order queue behind one small interface.
+
+Three implementations obey it: `ttnn` (hardware), `cpu` (real models through
+transformers) and `sim` (no model, a latency profile). The engine never sees a
+mesh: it talks to `device_service.mesh.driver.AdapterDriver`, which turns the
+records of `device_service.batch.inputs` into calls of the model contract and
+answers with a `StepHandle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+class MeshPoisoned(Exception):
+    """The mesh cannot go on; everything in flight fails and the process ends."""
+
+
+class Mesh(Protocol):
+    """A grid of devices that runs submissions in order.
+
+    `kind` is "cpu", "sim" or "ttnn"; `grid` is (rows, columns). `open` and
+    `close` are called once each, by the main thread; `close` is safe to call
+    twice. Events are opaque: an adapter makes them, the driver waits on them.
+    """
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def grid(self) -> tuple[int, int]: ...
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def synchronize(self, event: Any) -> None:
+        """Block until the event has happened; raises what the work raised."""
+
+    def is_done(self, event: Any) -> bool:
+        """Whether the event has happened, without blocking."""
+
+    def on_done(self, event: Any, callback: Callable[[], None]) -> None:
+        """Call back once, from any thread, when the event has happened."""
+
+    def span(self, event: Any) -> tuple[float, float]:
+        """When the mesh's worker began and ended the work, `time.monotonic()`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came back from a step.
+
+    logits: float32 [m, V], one row per entry of `sample_rows` (decode) or per
+    prompt (prefill, rows that do not emit are meaningless); None when tokens
+    were sampled on the device. began, ended: `time.monotonic()` of the mesh's
+    work.
+    """
+
+    logits: torch.Tensor | None
+    began: float
+    ended: float
+
+
+class StepHandle(Protocol):
+    """A submitted step."""
+
+    def is_done(self) -> bool:
+        """Whether `result` would return at once."""
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call back once, from any thread, when the step is done."""
+
+    def result(self) -> StepResult:
+        """Wait for the step and read it back; runs the readback exactly once.
+
+        Engine thread. Raises what the step raised, every time it is called.
+        """
+
+
+class Driver(Protocol):
+    """What the engine needs of a loaded model on an open mesh. Engine thread."""
+
+    def decode_rows(self, highest_row: int) -> int:
+        """Rows of the smallest decode bucket that covers merged row `highest_row`."""
+
+    def prefill(self, step: Any) -> StepHandle:
+        """Submit a `PrefillInput`."""
+
+    def decode(self, step: Any) -> StepHandle:
+        """Submit a `DecodeInput`."""
+
+    def release_row(self, row: int) -> None:
+        """A request left its row: finished or preempted (contract 1.12)."""

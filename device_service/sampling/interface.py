@@ -1,0 +1,59 @@
+"""What the engine needs from host sampling and from structured output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from device_service.records import Sampled, SamplingRow
+from ttserve.errors import TTServeError
+from vllm.v1.request import Request
+
+
+class TokenSampler(Protocol):
+    """Chooses tokens from logits. Engine thread."""
+
+    def sample(
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[SamplingRow],
+        bitmask: np.ndarray | None,
+    ) -> Sampled:
+        """Choose one token per row.
+
+        logits: float32 [len(rows), V], may be written to. bitmask: int32
+        [len(rows), ceil(V / 32)], bit set = allowed, or None.
+        """
+
+    def release(self, request_id: str) -> None:
+        """Forget a request's sampling state (finished or preempted for good)."""
+
+
+class GrammarKeeper(Protocol):
+    """Compiles grammars off the engine thread and keeps their state."""
+
+    def start(
+        self,
+        request: Request,
+        on_ready: Callable[[str, TTServeError | None], None],
+    ) -> None:
+        """Begin to compile; `on_ready(request_id, error)` comes from any thread."""
+
+    def bitmask(self, requests: Sequence[Request]) -> np.ndarray | None:
+        """Rows of allowed tokens, in the order of `requests`; all ones for a
+        request without grammar; None when no request has one. Engine thread;
+        the array is the caller's to keep.
+        """
+
+    def accept(self, request: Request, token_id: int) -> bool:
+        """Advance the request's grammar; False means that it cannot. Engine thread."""
+
+    def release(self, request_id: str) -> None:
+        """Drop the request's grammar. Engine thread. Unknown ids are ignored."""
+
+    @property
+    def live(self) -> int:
+        """Grammars held or being compiled for live requests."""
