@@ -63,16 +63,18 @@ class OpenSession(_message.Message):
     def __init__(self, protocol_minor: _Optional[int] = ..., frontend_name: _Optional[str] = ..., vllm_version: _Optional[str] = ...) -> None: ...
 
 class SessionOpened(_message.Message):
-    __slots__ = ("protocol_minor", "instance_id", "session_number", "model")
+    __slots__ = ("protocol_minor", "instance_id", "session_number", "model", "silence_limit_ms")
     PROTOCOL_MINOR_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_NUMBER_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    SILENCE_LIMIT_MS_FIELD_NUMBER: _ClassVar[int]
     protocol_minor: int
     instance_id: str
     session_number: int
     model: _model_pb2.Model
-    def __init__(self, protocol_minor: _Optional[int] = ..., instance_id: _Optional[str] = ..., session_number: _Optional[int] = ..., model: _Optional[_Union[_model_pb2.Model, _Mapping]] = ...) -> None: ...
+    silence_limit_ms: int
+    def __init__(self, protocol_minor: _Optional[int] = ..., instance_id: _Optional[str] = ..., session_number: _Optional[int] = ..., model: _Optional[_Union[_model_pb2.Model, _Mapping]] = ..., silence_limit_ms: _Optional[int] = ...) -> None: ...
 
 class SubmissionFrame(_message.Message):
     __slots__ = ("handle", "data", "last")
@@ -165,12 +167,14 @@ class GetModelRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "instance_id")
+    __slots__ = ("model", "instance_id", "protocol_minor")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_MINOR_FIELD_NUMBER: _ClassVar[int]
     model: _model_pb2.Model
     instance_id: str
-    def __init__(self, model: _Optional[_Union[_model_pb2.Model, _Mapping]] = ..., instance_id: _Optional[str] = ...) -> None: ...
+    protocol_minor: int
+    def __init__(self, model: _Optional[_Union[_model_pb2.Model, _Mapping]] = ..., instance_id: _Optional[str] = ..., protocol_minor: _Optional[int] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ()

@@ -263,10 +263,12 @@ class StepRequest(_message.Message):
     def __init__(self, count: _Optional[int] = ...) -> None: ...
 
 class StepResponse(_message.Message):
-    __slots__ = ("steps",)
+    __slots__ = ("steps", "steps_run")
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_RUN_FIELD_NUMBER: _ClassVar[int]
     steps: _containers.RepeatedCompositeFieldContainer[StepRecord]
-    def __init__(self, steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ...) -> None: ...
+    steps_run: int
+    def __init__(self, steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ..., steps_run: _Optional[int] = ...) -> None: ...
 
 class ResumeRequest(_message.Message):
     __slots__ = ()

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16ttserve/v1/model.proto\x12\nttserve.v1\"\xc8\x03\n\x05Model\x12\x14\n\x0cserved_names\x18\x01 \x03(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x1b\n\x13max_sequence_tokens\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12)\n\x06limits\x18\x06 \x01(\x0b\x32\x19.ttserve.v1.RequestLimits\x12.\n\nscheduling\x18\x07 \x01(\x0b\x32\x1a.ttserve.v1.SchedulingInfo\x12)\n\x08kv_cache\x18\x08 \x01(\x0b\x32\x17.ttserve.v1.KvCacheInfo\x12.\n\x0c\x63\x61pabilities\x18\t \x01(\x0b\x32\x18.ttserve.v1.Capabilities\x12,\n\x08settings\x18\n \x01(\x0b\x32\x1a.ttserve.v1.SharedSettings\x12 \n\x18generation_defaults_json\x18\x0b \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x0c \x01(\t\x12\"\n\x04mesh\x18\r \x01(\x0b\x32\x14.ttserve.v1.MeshInfo\x12\x14\n\x0cvllm_version\x18\x0e \x01(\t\"{\n\rRequestLimits\x12\x14\n\x0cmax_logprobs\x18\x01 \x01(\r\x12\x1b\n\x13max_queued_requests\x18\x02 \x01(\r\x12\x1c\n\x14max_submission_bytes\x18\x03 \x01(\x04\x12\x19\n\x11max_grammar_bytes\x18\x04 \x01(\r\"\x91\x01\n\x0eSchedulingInfo\x12\r\n\x05lanes\x18\x01 \x01(\r\x12\x15\n\rrows_per_lane\x18\x02 \x01(\r\x12\x1a\n\x12max_batched_tokens\x18\x03 \x01(\r\x12\x0e\n\x06policy\x18\x04 \x01(\t\x12\x17\n\x0f\x63hunked_prefill\x18\x05 \x01(\x08\x12\x14\n\x0c\x61sync_decode\x18\x06 \x01(\x08\"M\n\x0bKvCacheInfo\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\x12\x12\n\nblock_size\x18\x02 \x01(\r\x12\x16\n\x0eprefix_caching\x18\x03 \x01(\x08\"\xf5\x01\n\x0c\x43\x61pabilities\x12\x17\n\x0f\x63hunked_prefill\x18\x01 \x01(\x08\x12\x16\n\x0eprefix_caching\x18\x02 \x01(\x08\x12\x18\n\x10sample_on_device\x18\x03 \x01(\x08\x12\x14\n\x0c\x61sync_decode\x18\x04 \x01(\x08\x12\x16\n\x0e\x64\x65vice_grammar\x18\x05 \x01(\x08\x12\x18\n\x10\x64\x65vice_penalties\x18\x06 \x01(\x08\x12\x1d\n\x10max_device_top_k\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x1e\n\x16output_tokens_per_step\x18\x08 \x01(\rB\x13\n\x11_max_device_top_k\"\x9e\x02\n\x0eSharedSettings\x12!\n\x19structured_output_backend\x18\x01 \x01(\t\x12\x1e\n\x16\x64isable_any_whitespace\x18\x02 \x01(\x08\x12%\n\x1d\x64isable_additional_properties\x18\x03 \x01(\x08\x12\x18\n\x10reasoning_parser\x18\x04 \x01(\t\x12\x15\n\rlogprobs_mode\x18\x05 \x01(\t\x12\x16\n\x0etokenizer_mode\x18\x06 \x01(\t\x12\x19\n\x11trust_remote_code\x18\x07 \x01(\x08\x12&\n\x1estructured_output_in_reasoning\x18\x08 \x01(\x08\x12\x16\n\x0emm_limits_json\x18\t \x01(\t\"7\n\x08MeshInfo\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\r\x12\x0f\n\x07\x63olumns\x18\x03 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16ttserve/v1/model.proto\x12\nttserve.v1\"\xdf\x03\n\x05Model\x12\x14\n\x0cserved_names\x18\x01 \x03(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x1b\n\x13max_sequence_tokens\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12)\n\x06limits\x18\x06 \x01(\x0b\x32\x19.ttserve.v1.RequestLimits\x12.\n\nscheduling\x18\x07 \x01(\x0b\x32\x1a.ttserve.v1.SchedulingInfo\x12)\n\x08kv_cache\x18\x08 \x01(\x0b\x32\x17.ttserve.v1.KvCacheInfo\x12.\n\x0c\x63\x61pabilities\x18\t \x01(\x0b\x32\x18.ttserve.v1.Capabilities\x12,\n\x08settings\x18\n \x01(\x0b\x32\x1a.ttserve.v1.SharedSettings\x12 \n\x18generation_defaults_json\x18\x0b \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x0c \x01(\t\x12\"\n\x04mesh\x18\r \x01(\x0b\x32\x14.ttserve.v1.MeshInfo\x12\x14\n\x0cvllm_version\x18\x0e \x01(\t\x12\x15\n\reos_token_ids\x18\x0f \x03(\r\"{\n\rRequestLimits\x12\x14\n\x0cmax_logprobs\x18\x01 \x01(\r\x12\x1b\n\x13max_queued_requests\x18\x02 \x01(\r\x12\x1c\n\x14max_submission_bytes\x18\x03 \x01(\x04\x12\x19\n\x11max_grammar_bytes\x18\x04 \x01(\r\"\x91\x01\n\x0eSchedulingInfo\x12\r\n\x05lanes\x18\x01 \x01(\r\x12\x15\n\rrows_per_lane\x18\x02 \x01(\r\x12\x1a\n\x12max_batched_tokens\x18\x03 \x01(\r\x12\x0e\n\x06policy\x18\x04 \x01(\t\x12\x17\n\x0f\x63hunked_prefill\x18\x05 \x01(\x08\x12\x14\n\x0c\x61sync_decode\x18\x06 \x01(\x08\"M\n\x0bKvCacheInfo\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\x12\x12\n\nblock_size\x18\x02 \x01(\r\x12\x16\n\x0eprefix_caching\x18\x03 \x01(\x08\"\xf5\x01\n\x0c\x43\x61pabilities\x12\x17\n\x0f\x63hunked_prefill\x18\x01 \x01(\x08\x12\x16\n\x0eprefix_caching\x18\x02 \x01(\x08\x12\x18\n\x10sample_on_device\x18\x03 \x01(\x08\x12\x14\n\x0c\x61sync_decode\x18\x04 \x01(\x08\x12\x16\n\x0e\x64\x65vice_grammar\x18\x05 \x01(\x08\x12\x18\n\x10\x64\x65vice_penalties\x18\x06 \x01(\x08\x12\x1d\n\x10max_device_top_k\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x1e\n\x16output_tokens_per_step\x18\x08 \x01(\rB\x13\n\x11_max_device_top_k\"\x9e\x02\n\x0eSharedSettings\x12!\n\x19structured_output_backend\x18\x01 \x01(\t\x12\x1e\n\x16\x64isable_any_whitespace\x18\x02 \x01(\x08\x12%\n\x1d\x64isable_additional_properties\x18\x03 \x01(\x08\x12\x18\n\x10reasoning_parser\x18\x04 \x01(\t\x12\x15\n\rlogprobs_mode\x18\x05 \x01(\t\x12\x16\n\x0etokenizer_mode\x18\x06 \x01(\t\x12\x19\n\x11trust_remote_code\x18\x07 \x01(\x08\x12&\n\x1estructured_output_in_reasoning\x18\x08 \x01(\x08\x12\x16\n\x0emm_limits_json\x18\t \x01(\t\"7\n\x08MeshInfo\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\r\x12\x0f\n\x07\x63olumns\x18\x03 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,17 +32,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ttserve.v1.model_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MODEL']._serialized_start=39
-  _globals['_MODEL']._serialized_end=495
-  _globals['_REQUESTLIMITS']._serialized_start=497
-  _globals['_REQUESTLIMITS']._serialized_end=620
-  _globals['_SCHEDULINGINFO']._serialized_start=623
-  _globals['_SCHEDULINGINFO']._serialized_end=768
-  _globals['_KVCACHEINFO']._serialized_start=770
-  _globals['_KVCACHEINFO']._serialized_end=847
-  _globals['_CAPABILITIES']._serialized_start=850
-  _globals['_CAPABILITIES']._serialized_end=1095
-  _globals['_SHAREDSETTINGS']._serialized_start=1098
-  _globals['_SHAREDSETTINGS']._serialized_end=1384
-  _globals['_MESHINFO']._serialized_start=1386
-  _globals['_MESHINFO']._serialized_end=1441
+  _globals['_MODEL']._serialized_end=518
+  _globals['_REQUESTLIMITS']._serialized_start=520
+  _globals['_REQUESTLIMITS']._serialized_end=643
+  _globals['_SCHEDULINGINFO']._serialized_start=646
+  _globals['_SCHEDULINGINFO']._serialized_end=791
+  _globals['_KVCACHEINFO']._serialized_start=793
+  _globals['_KVCACHEINFO']._serialized_end=870
+  _globals['_CAPABILITIES']._serialized_start=873
+  _globals['_CAPABILITIES']._serialized_end=1118
+  _globals['_SHAREDSETTINGS']._serialized_start=1121
+  _globals['_SHAREDSETTINGS']._serialized_end=1407
+  _globals['_MESHINFO']._serialized_start=1409
+  _globals['_MESHINFO']._serialized_end=1464
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Model(_message.Message):
-    __slots__ = ("served_names", "architecture", "max_sequence_tokens", "vocab_size", "dtype", "limits", "scheduling", "kv_cache", "capabilities", "settings", "generation_defaults_json", "fingerprint", "mesh", "vllm_version")
+    __slots__ = ("served_names", "architecture", "max_sequence_tokens", "vocab_size", "dtype", "limits", "scheduling", "kv_cache", "capabilities", "settings", "generation_defaults_json", "fingerprint", "mesh", "vllm_version", "eos_token_ids")
     SERVED_NAMES_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     MAX_SEQUENCE_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class Model(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     MESH_FIELD_NUMBER: _ClassVar[int]
     VLLM_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     served_names: _containers.RepeatedScalarFieldContainer[str]
     architecture: str
     max_sequence_tokens: int
@@ -36,7 +37,8 @@ class Model(_message.Message):
     fingerprint: str
     mesh: MeshInfo
     vllm_version: str
-    def __init__(self, served_names: _Optional[_Iterable[str]] = ..., architecture: _Optional[str] = ..., max_sequence_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., dtype: _Optional[str] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., scheduling: _Optional[_Union[SchedulingInfo, _Mapping]] = ..., kv_cache: _Optional[_Union[KvCacheInfo, _Mapping]] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ..., settings: _Optional[_Union[SharedSettings, _Mapping]] = ..., generation_defaults_json: _Optional[str] = ..., fingerprint: _Optional[str] = ..., mesh: _Optional[_Union[MeshInfo, _Mapping]] = ..., vllm_version: _Optional[str] = ...) -> None: ...
+    eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, served_names: _Optional[_Iterable[str]] = ..., architecture: _Optional[str] = ..., max_sequence_tokens: _Optional[int] = ..., vocab_size: _Optional[int] = ..., dtype: _Optional[str] = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., scheduling: _Optional[_Union[SchedulingInfo, _Mapping]] = ..., kv_cache: _Optional[_Union[KvCacheInfo, _Mapping]] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ..., settings: _Optional[_Union[SharedSettings, _Mapping]] = ..., generation_defaults_json: _Optional[str] = ..., fingerprint: _Optional[str] = ..., mesh: _Optional[_Union[MeshInfo, _Mapping]] = ..., vllm_version: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RequestLimits(_message.Message):
     __slots__ = ("max_logprobs", "max_queued_requests", "max_submission_bytes", "max_grammar_bytes")
