@@ -1,0 +1,155 @@
+"""Puts an engine together from a resolved configuration."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from device_service.decode.pipeline import Pipeline
+from device_service.engine import Engine, EngineParts
+from device_service.kv.lane_kv import LaneKV
+from device_service.live import LiveRequests
+from device_service.mesh.interface import Driver
+from device_service.outcome import Outcomes
+from device_service.sampling.interface import GrammarKeeper, TokenSampler
+from device_service.scheduling.interleave import InterleaveConfig, InterleavePolicy
+from device_service.scheduling.lane import Lane, LaneLimits
+from device_service.scheduling.planner import Planner
+from device_service.step_log import StepRing
+from device_service.updates import UpdateBoard
+from vllm.config import VllmConfig
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import (
+    BlockHash,
+    get_request_block_hasher,
+    init_none_hash,
+    resolve_kv_cache_block_sizes,
+)
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+)
+from vllm.v1.request import Request
+
+BlockHasher = Callable[[Request], list[BlockHash]]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Sizes that the engine works within.
+
+    `num_blocks` counts the null block and is per lane, as is `rows`.
+    """
+
+    lanes: int
+    rows: int
+    num_blocks: int
+    step_ring: int
+
+
+def table_width(max_model_len: int, block_size: int, num_blocks: int) -> int:
+    """Columns of a page table, the same in every call (contract 2.6)."""
+    return min(math.ceil(max_model_len / block_size), num_blocks)
+
+
+def kv_cache_plan(vllm_config: VllmConfig, num_blocks: int) -> KVCacheConfig:
+    """One group of full attention for all layers, as contract 1.2's default.
+
+    The heads and sizes in the spec are never used to allocate anything: the
+    adapter owns the storage. Block size and count are what the manager needs.
+    """
+    model_config = vllm_config.model_config
+    spec = FullAttentionSpec(
+        block_size=vllm_config.cache_config.block_size,
+        num_kv_heads=model_config.get_total_num_kv_heads(),
+        head_size=model_config.get_head_size(),
+        dtype=model_config.dtype,
+    )
+    return KVCacheConfig(
+        num_blocks=num_blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec(["layers.0"], spec)],
+    )
+
+
+def block_hasher(vllm_config: VllmConfig, plan: KVCacheConfig) -> BlockHasher | None:
+    """What hashes a request's blocks; None without a prefix cache.
+
+    Sets vLLM's process-wide seed of the hash chain, so it must run before the
+    first `Request` is made. The hasher itself may be used on any thread.
+    """
+    cache_config = vllm_config.cache_config
+    if not cache_config.enable_prefix_caching:
+        return None
+    hash_function = get_hash_fn_by_name(cache_config.prefix_caching_hash_algo)
+    init_none_hash(hash_function)
+    _, hash_block_size = resolve_kv_cache_block_sizes(plan, vllm_config)
+    return get_request_block_hasher(hash_block_size, hash_function)
+
+
+def build_engine(
+    vllm_config: VllmConfig,
+    limits: EngineLimits,
+    interleave: InterleaveConfig,
+    driver: Driver,
+    sampler: TokenSampler,
+    grammars: GrammarKeeper,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Engine:
+    """Assemble an engine; nothing runs until `Engine.start`."""
+    scheduler = vllm_config.scheduler_config
+    max_model_len = vllm_config.model_config.max_model_len
+    lane_limits = LaneLimits(
+        rows=limits.rows,
+        max_batched_tokens=scheduler.max_num_batched_tokens,
+        long_prefill_threshold=scheduler.long_prefill_token_threshold,
+        chunked_prefill=scheduler.enable_chunked_prefill,
+        max_model_len=max_model_len,
+    )
+    plan = kv_cache_plan(vllm_config, limits.num_blocks)
+    width = table_width(
+        max_model_len, vllm_config.cache_config.block_size, limits.num_blocks
+    )
+    lanes = [
+        Lane(
+            number,
+            lane_limits,
+            LaneKV(vllm_config, plan, rows=limits.rows, table_width=width),
+            clock=clock,
+            on_row_left=driver.release_row,
+        )
+        for number in range(limits.lanes)
+    ]
+    board = UpdateBoard(clock, lambda: sum(lane.kv.usage for lane in lanes) / len(lanes))
+    live = LiveRequests(
+        lanes,
+        board,
+        sampler,
+        grammars,
+        by_priority=scheduler.policy == "priority",
+        clock=clock,
+    )
+    parts = EngineParts(
+        lanes=lanes,
+        live=live,
+        board=board,
+        planner=Planner(lanes, InterleavePolicy(interleave)),
+        pipeline=Pipeline(lanes, live, driver, grammars, clock),
+        outcomes=Outcomes(
+            lanes,
+            live,
+            board,
+            sampler,
+            grammars,
+            max_model_len=max_model_len,
+            clock=clock,
+        ),
+        grammars=grammars,
+        steps=StepRing(limits.step_ring),
+        clock=clock,
+    )
+    return Engine(parts)

@@ -1,0 +1,137 @@
+"""Steps that the mesh has and the engine has not applied yet."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_service.batch.decode import build_decode
+from device_service.batch.prefill import build_prefill
+from device_service.live import LiveRequests
+from device_service.mesh.interface import Driver, StepHandle, StepResult
+from device_service.records import Phase, SamplingSite, StepPlan
+from device_service.sampling.interface import GrammarKeeper
+from device_service.scheduling.lane import Lane
+from device_service.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A submitted step. `sequences` and `bitmask` rows are parallel to `plan.rows`.
+
+    The requests are held as objects, not looked up again by id: a request that
+    ends while its step is in flight must not be mistaken for a newcomer.
+    """
+
+    plan: StepPlan
+    sequences: tuple[Sequence, ...]
+    handle: StepHandle
+    bitmask: np.ndarray | None
+    padded_rows: int
+    planning_began: float
+    submitted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A step that is over: exactly one of `result` and `error` is set."""
+
+    step: InFlight
+    result: StepResult | None
+    error: Exception | None
+
+
+class _FailedSubmission:
+    """The handle of a step that never reached the mesh."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def is_done(self) -> bool:
+        return True
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        callback()
+
+    def result(self) -> StepResult:
+        raise self._error
+
+
+class Pipeline:
+    """Submits steps in order and hands them back in order. Engine thread only."""
+
+    def __init__(
+        self,
+        lanes: list[Lane],
+        live: LiveRequests,
+        driver: Driver,
+        grammars: GrammarKeeper,
+        clock: Callable[[], float],
+    ) -> None:
+        self._lanes = lanes
+        self._live = live
+        self._driver = driver
+        self._grammars = grammars
+        self._clock = clock
+        self._in_flight: deque[InFlight] = deque()
+
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
+    def submit(self, plan: StepPlan, planning_began: float) -> None:
+        """Build the step's input and queue it on the mesh.
+
+        What goes wrong on the way is the step's failure, reported by `drain`
+        like any other.
+        """
+        sequences = tuple(self._live.by_id[row.request_id] for row in plan.rows)
+        padded = 0
+        handle: StepHandle
+        bitmask = None
+        try:
+            if plan.phase is Phase.DECODE:
+                padded = self._driver.decode_rows(plan.rows[-1].row)
+                step = build_decode(plan, self._live.by_id, self._lanes, padded)
+                handle = self._driver.decode(step)
+            else:
+                prompts = build_prefill(plan, self._live.by_id, self._lanes)
+                handle = self._driver.prefill(prompts)
+            submitted = self._clock()
+            # After the submission, so that masks are made while the mesh works.
+            if plan.sampling.site is not SamplingSite.NONE:
+                bitmask = self._mask(plan, sequences)
+        except Exception as error:  # noqa: BLE001 - a failed step, see docstring
+            handle, submitted = _FailedSubmission(error), self._clock()
+        self._in_flight.append(
+            InFlight(
+                plan, sequences, handle, bitmask, padded, planning_began, submitted
+            )
+        )
+
+    def drain(self) -> list[Completed]:
+        """Wait for every step in flight, oldest first."""
+        completed = []
+        while self._in_flight:
+            step = self._in_flight.popleft()
+            try:
+                completed.append(Completed(step, step.handle.result(), None))
+            except Exception as error:  # noqa: BLE001 - whatever the mesh raised
+                completed.append(Completed(step, None, error))
+        return completed
+
+    def _mask(
+        self, plan: StepPlan, sequences: tuple[Sequence, ...]
+    ) -> np.ndarray | None:
+        """Allowed tokens per planned row; rows of unfinished chunks are never read."""
+        if not any(s.request.use_structured_output for s in sequences):
+            return None
+        emitting = [i for i, row in enumerate(plan.rows) if row.emits]
+        compact = self._grammars.bitmask([sequences[i].request for i in emitting])
+        if compact is None:
+            return None
+        full = np.full((len(sequences), compact.shape[1]), -1, dtype=np.int32)
+        full[emitting] = compact
+        return full

@@ -1,0 +1,239 @@
+"""The step engine: one thread that owns scheduler, KV, rows and adapter.
+
+Other threads reach it through its inbox only (`device_service.handle`). A
+failed step fails its requests and the engine goes on; a poisoned mesh, or a
+second failed step with no success between, ends it after everything in flight
+has been answered (DETAILS 21).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence as Rows
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+
+from device_service.control import StepControl
+from device_service.decode.pipeline import Completed, Pipeline
+from device_service.inbox import Inbox
+from device_service.live import LiveRequests
+from device_service.mesh.interface import MeshPoisoned
+from device_service.outcome import Outcomes, one_line
+from device_service.records import (
+    AbortCause,
+    Admitted,
+    EngineState,
+    Finish,
+    FinishKind,
+    OverlapVerdict,
+    StepRecord,
+)
+from device_service.sampling.interface import GrammarKeeper
+from device_service.scheduling.lane import Lane
+from device_service.scheduling.planner import Planner
+from device_service.state import lane_state
+from device_service.step_log import StepRing
+from device_service.updates import UpdateBoard
+from ttserve.errors import Reason, TTServeError
+
+logger = logging.getLogger(__name__)
+
+SYNCHRONOUS = OverlapVerdict(overlap=False, reason="sync_mode")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What an engine is made of; `device_service.assembly` puts it together."""
+
+    lanes: list[Lane]
+    live: LiveRequests
+    board: UpdateBoard
+    planner: Planner
+    pipeline: Pipeline
+    outcomes: Outcomes
+    grammars: GrammarKeeper
+    steps: StepRing
+    clock: Callable[[], float]
+
+
+class Engine:
+    """Runs steps on a thread of its own; implements `EngineHandle`."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._parts = parts
+        self._inbox = Inbox()
+        self._control = StepControl()
+        self._stopping = False
+        self._failed_in_a_row = 0
+        self._last_beat = parts.clock()
+        self._idle = True
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.died: Future[None] = Future()
+
+    # -- the loop ----------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the engine thread."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                if not self.step():
+                    self._sleep()
+            self._end_all(Reason.DRAINING, "the device service is shutting down")
+        except BaseException as error:  # noqa: BLE001 - the loop's top: ends it
+            logger.error("engine ends: %s", one_line(error), exc_info=error)
+            message = f"the device service cannot go on: {one_line(error)}"
+            self._end_all(Reason.MESH_POISONED, message)
+            self.died.set_exception(error)
+        else:
+            self.died.set_result(None)
+
+    def step(self) -> bool:
+        """One turn: finish what the mesh has, plan the next step, submit it.
+
+        False when there was nothing to do. Aborts that came while the mesh
+        worked are taken before its outcome is applied, so their late tokens go
+        nowhere.
+        """
+        parts = self._parts
+        completed = parts.pipeline.drain()
+        self._take_inbox()
+        for step in completed:
+            self._settle(step)
+        began = parts.clock()
+        plan = parts.planner.plan(SYNCHRONOUS) if self._control.may_plan else None
+        if plan is not None:
+            parts.pipeline.submit(plan, began)
+            self._control.planned()
+        elif not completed:
+            self._control.nothing_to_do()
+        self._last_beat = parts.clock()
+        return plan is not None or bool(completed)
+
+    def _take_inbox(self) -> None:
+        self._inbox.run()
+        self._flush()
+
+    def _settle(self, completed: Completed) -> None:
+        """Apply a step; on failure end its requests and decide whether to go on."""
+        parts = self._parts
+        try:
+            record = parts.outcomes.apply(completed)
+        except Exception as error:  # noqa: BLE001 - any failure is the step's
+            number = completed.step.plan.number
+            logger.error("step %d failed: %s", number, one_line(error), exc_info=error)
+            self._log(parts.outcomes.fail(completed.step, error))
+            self._failed_in_a_row += 1
+            if isinstance(error, MeshPoisoned) or self._failed_in_a_row > 1:
+                raise
+        else:
+            self._failed_in_a_row = 0
+            self._log(record)
+
+    def _log(self, record: StepRecord) -> None:
+        self._flush()
+        self._parts.steps.append(record)
+        self._control.applied(record)
+
+    def _flush(self) -> None:
+        parts = self._parts
+        parts.board.flush(parts.planner.last_number, parts.live)
+
+    def _sleep(self) -> None:
+        self._idle = True
+        self._inbox.wait()
+        self._idle = False
+
+    def _end_all(self, reason: Reason, message: str) -> None:
+        self._inbox.run()
+        for sequence in list(self._parts.live):
+            error = TTServeError(reason, message)
+            self._parts.live.end(sequence, Finish(FinishKind.ERROR, error=error))
+        self._flush()
+
+    # -- EngineHandle: any thread ------------------------------------------
+
+    @property
+    def step_log(self) -> StepRing:
+        """The newest steps."""
+        return self._parts.steps
+
+    def silence_seconds(self) -> float:
+        """How long ago a turn ended; 0.0 while there is nothing to do."""
+        return 0.0 if self._idle else self._parts.clock() - self._last_beat
+
+    def submit(self, batch: Rows[Admitted]) -> None:
+        """Queue admitted requests, in order, all in the same turn."""
+        self._inbox.put(partial(self._admit, tuple(batch)))
+
+    def grammar_ready(self, request_id: str, error: TTServeError | None) -> None:
+        """Let a request that awaited its grammar go on, or fail it."""
+        self._inbox.put(partial(self._parts.live.grammar_ready, request_id, error))
+
+    def abort(self, request_ids: Rows[str], cause: AbortCause) -> None:
+        """End requests; each still gets its one final update."""
+        self._inbox.put(partial(self._parts.live.abort, tuple(request_ids), cause))
+
+    def snapshot(self) -> Future[EngineState]:
+        """A picture between two steps."""
+        return self._inbox.ask(self._state)
+
+    def pause(self) -> Future[int]:
+        """Stand still before the next step."""
+        return self._inbox.ask(self._pause)
+
+    def run_steps(self, count: int) -> Future[list[StepRecord]]:
+        """While paused, run up to `count` steps."""
+        answer: Future[list[StepRecord]] = Future()
+        self._inbox.put(partial(self._control.run, count, answer))
+        return answer
+
+    def resume(self) -> Future[None]:
+        """Run again."""
+        return self._inbox.ask(self._control.resume)
+
+    def reset_prefix_cache(self) -> Future[bool]:
+        """Forget cached prefixes; False when live requests hold blocks."""
+        return self._inbox.ask(self._forget_prefixes)
+
+    def stop(self) -> None:
+        """End the loop after the step in flight."""
+        self._inbox.put(self._stop)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the thread to end; False when it has not."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # -- what the inbox runs: engine thread ---------------------------------
+
+    def _admit(self, batch: tuple[Admitted, ...]) -> None:
+        for admitted in batch:
+            self._parts.live.admit(admitted)
+
+    def _state(self) -> EngineState:
+        parts = self._parts
+        now = parts.clock()
+        return EngineState(
+            step_number=parts.planner.last_number,
+            paused=self._control.paused,
+            lanes=tuple(lane_state(lane, now) for lane in parts.lanes),
+            steps_in_flight=len(parts.pipeline),
+            grammars=parts.grammars.live,
+        )
+
+    def _pause(self) -> int:
+        self._control.pause()
+        return self._parts.planner.last_number
+
+    def _forget_prefixes(self) -> bool:
+        if len(self._parts.live):
+            return False
+        return all([lane.kv.forget_prefixes() for lane in self._parts.lanes])
+
+    def _stop(self) -> None:
+        self._stopping = True

@@ -1,0 +1,156 @@
+"""Paged KV blocks of one lane: vLLM's KVCacheManager behind six verbs.
+
+Block ids belong to the lane and repeat across lanes. Block 0 is the null
+block. A block is published to the prefix cache only when the outcome of the
+step that wrote it is applied (`publish`), never when the step is planned: a
+step that fails would otherwise leave hashes of blocks that nobody wrote, and a
+request could hit blocks of its own step (COMPOSING coupling 3 and 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from vllm.config import VllmConfig
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """Blocks of a prefix that is already computed, and how many tokens they hold."""
+
+    blocks: KVCacheBlocks
+    num_tokens: int
+
+
+class LaneKV:
+    """The block pool of one lane and its page table.
+
+    `table` is int32 [rows, W]: the block ids of the request in each row, unused
+    cells 0. Engine thread only.
+    """
+
+    def __init__(
+        self,
+        vllm_config: VllmConfig,
+        kv_cache_config: KVCacheConfig,
+        *,
+        rows: int,
+        table_width: int,
+    ) -> None:
+        scheduler_block_size, hash_block_size = resolve_kv_cache_block_sizes(
+            kv_cache_config, vllm_config
+        )
+        self._manager = KVCacheManager(
+            kv_cache_config=kv_cache_config,
+            max_model_len=vllm_config.model_config.max_model_len,
+            scheduler_block_size=scheduler_block_size,
+            hash_block_size=hash_block_size,
+            max_in_flight_tokens=vllm_config.max_in_flight_tokens,
+            enable_caching=bool(vllm_config.cache_config.enable_prefix_caching),
+            watermark=vllm_config.scheduler_config.watermark,
+        )
+        self._reserve_full_prompt = (
+            vllm_config.scheduler_config.scheduler_reserve_full_isl
+        )
+        self._width = np.zeros(rows, dtype=np.int32)
+        self.table = np.zeros((rows, table_width), dtype=np.int32)
+        self.total_blocks = kv_cache_config.num_blocks - 1
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that no request references; cached prefixes are among them."""
+        return int(self._manager.block_pool.get_num_free_blocks())
+
+    @property
+    def usage(self) -> float:
+        """Share of blocks that requests reference, 0.0 to 1.0."""
+        return float(self._manager.usage)
+
+    def begin_step(self) -> None:
+        """Tell the manager that a new step is being planned."""
+        self._manager.new_step_starts()
+
+    def find_prefix(self, request: Request) -> PrefixHit:
+        """Look up how much of the request is computed already."""
+        blocks, num_tokens, boundary = self._manager.get_computed_blocks(request)
+        request.shared_prefix_boundary = boundary
+        return PrefixHit(blocks, num_tokens)
+
+    def admit(
+        self,
+        request: Request,
+        hit: PrefixHit,
+        num_tokens: int,
+        row: int,
+        *,
+        others_scheduled: bool,
+    ) -> bool:
+        """Give a waiting request its prefix and room for `num_tokens` more.
+
+        False, and nothing has changed, when there is no room; by default the
+        whole prompt must fit, not only its first chunk.
+        """
+        new = self._manager.allocate_slots(
+            request,
+            num_tokens,
+            num_new_computed_tokens=hit.num_tokens,
+            new_computed_blocks=hit.blocks,
+            delay_cache_blocks=True,
+            full_sequence_must_fit=self._reserve_full_prompt,
+            has_scheduled_reqs=others_scheduled,
+        )
+        if new is None:
+            return False
+        self._width[row] = 0
+        self._append(row, self._manager.get_block_ids(request.request_id)[0])
+        return True
+
+    def extend(self, request: Request, num_tokens: int, row: int) -> bool:
+        """Make room for `num_tokens` more; False, unchanged, when there is none."""
+        new = self._manager.allocate_slots(request, num_tokens, delay_cache_blocks=True)
+        if new is None:
+            return False
+        self._append(row, new.get_block_ids()[0])
+        return True
+
+    def publish(self, request: Request) -> None:
+        """Share the request's full blocks whose step has succeeded."""
+        computed = request.num_computed_tokens - request.num_in_flight_tokens
+        self._manager.cache_blocks(request, computed)
+
+    def free(self, request: Request, row: int) -> None:
+        """Take the request's blocks back; published ones stay as cached prefixes."""
+        self._clear(row)
+        self._manager.free(request)
+
+    def discard(self, request: Request, row: int) -> None:
+        """Take the blocks of a failed request back and forget what they hold."""
+        ids = {i for group in self.block_ids(request) for i in group}
+        self._manager.evict_blocks(ids)
+        self.free(request, row)
+
+    def block_ids(self, request: Request) -> tuple[list[int], ...]:
+        """Block ids per group."""
+        return self._manager.get_block_ids(request.request_id)
+
+    def num_blocks(self, row: int) -> int:
+        """Blocks that the request in a row references."""
+        return int(self._width[row])
+
+    def forget_prefixes(self) -> bool:
+        """Empty the prefix cache; False when requests hold blocks."""
+        return bool(self._manager.reset_prefix_cache())
+
+    def _append(self, row: int, ids: list[int]) -> None:
+        width = int(self._width[row])
+        self.table[row, width : width + len(ids)] = ids
+        self._width[row] = width + len(ids)
+
+    def _clear(self, row: int) -> None:
+        self.table[row] = 0
+        self._width[row] = 0

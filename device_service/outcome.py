@@ -1,0 +1,237 @@
+"""What a completed step means: tokens, stop rules, failures, the step's record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence as Rows
+
+from device_service.decode.pipeline import Completed, InFlight
+from device_service.live import LiveRequests
+from device_service.mesh.interface import StepResult
+from device_service.records import (
+    Finish,
+    FinishKind,
+    LaneRecord,
+    PlannedRow,
+    RowRecord,
+    Sampled,
+    SamplingRow,
+    StepRecord,
+)
+from device_service.sampling.interface import GrammarKeeper, TokenSampler
+from device_service.scheduling.lane import Lane
+from device_service.sequence import Sequence
+from device_service.updates import UpdateBoard
+from ttserve.errors import Reason, TTServeError
+from vllm.v1.core.sched.utils import check_stop
+from vllm.v1.request import Request, RequestStatus
+
+_KIND_OF = {
+    RequestStatus.FINISHED_STOPPED: FinishKind.STOP,
+    RequestStatus.FINISHED_LENGTH_CAPPED: FinishKind.LENGTH,
+    RequestStatus.FINISHED_REPETITION: FinishKind.REPETITION,
+}
+
+
+def stop_verdict(request: Request, max_model_len: int) -> Finish | None:
+    """Whether the newest token ends the request, by vLLM's own rules."""
+    if not check_stop(request, max_model_len):
+        return None
+    stop_token = request.stop_reason
+    return Finish(
+        _KIND_OF[request.status],
+        stop_token_id=stop_token if isinstance(stop_token, int) else None,
+    )
+
+
+class Outcomes:
+    """Applies completed steps. Engine thread only."""
+
+    def __init__(
+        self,
+        lanes: Rows[Lane],
+        live: LiveRequests,
+        board: UpdateBoard,
+        sampler: TokenSampler,
+        grammars: GrammarKeeper,
+        *,
+        max_model_len: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._lanes = lanes
+        self._live = live
+        self._board = board
+        self._sampler = sampler
+        self._grammars = grammars
+        self._max_model_len = max_model_len
+        self._clock = clock
+        self._mesh_free_since: float | None = None
+
+    def apply(self, completed: Completed) -> StepRecord:
+        """Sample, append, stop, publish blocks; raises what the step raised."""
+        if completed.error is not None:
+            raise completed.error
+        step, result = completed.step, completed.result
+        assert result is not None
+        sampled = self._sample(step, result)
+        rows: list[RowRecord] = []
+        for row, sequence in zip(step.plan.rows, step.sequences, strict=True):
+            finish = None
+            token = sampled.get(row.row)
+            if not sequence.is_finished:
+                self._lanes[sequence.lane].settle(sequence, row)
+                if token is not None:
+                    finish = self._take_token(sequence, *token)
+            rows.append(_row_record(row, sequence, token is not None, finish))
+        return self._record(step, rows, result)
+
+    def fail(self, step: InFlight, error: BaseException) -> StepRecord:
+        """End the requests of a failed step with its reason."""
+        number = step.plan.number
+        failure = TTServeError(
+            Reason.STEP_FAILED,
+            f"device step {number} failed: {one_line(error)}",
+            metadata={"stepNumber": str(number)},
+        )
+        rows = []
+        for row, sequence in zip(step.plan.rows, step.sequences, strict=True):
+            if not sequence.is_finished:
+                self._live.fail_step(sequence, failure)
+            finish = Finish(FinishKind.ERROR, error=failure)
+            rows.append(_row_record(row, sequence, False, finish))
+        return self._record(step, rows, None, error=failure.message)
+
+    # -- tokens ------------------------------------------------------------
+
+    def _sample(
+        self, step: InFlight, result: StepResult
+    ) -> dict[int, tuple[Sampled, int]]:
+        """Choose tokens for the rows that emit and still live: row -> its place."""
+        wanted = [
+            i
+            for i, row in enumerate(step.plan.rows)
+            if row.emits and not step.sequences[i].is_finished
+        ]
+        if not wanted:
+            return {}
+        assert result.logits is not None
+        logits, bitmask = result.logits, step.bitmask
+        if len(wanted) < len(step.plan.rows):
+            logits = logits[wanted]
+            bitmask = None if bitmask is None else bitmask[wanted]
+        rows = [_sampling_row(step.plan.rows[i], step.sequences[i]) for i in wanted]
+        sampled = self._sampler.sample(logits, rows, bitmask)
+        return {row.row: (sampled, place) for place, row in enumerate(rows)}
+
+    def _take_token(
+        self, sequence: Sequence, sampled: Sampled, place: int
+    ) -> Finish | None:
+        """Append one token and say whether it ends the request."""
+        error = sampled.errors.get(place)
+        if error is not None:
+            finish = Finish(FinishKind.ERROR, error=error)
+            self._live.end(sequence, finish)
+            return finish
+        token = sampled.token_ids[place]
+        request = sequence.request
+        request.append_output_token_ids(token)
+        finish = stop_verdict(request, self._max_model_len)
+        if finish is None and request.use_structured_output:
+            finish = self._advance_grammar(request, token)
+        logprobs = sampled.logprobs[place]
+        self._board.post(
+            sequence, [token], None if logprobs is None else [logprobs], finish
+        )
+        if finish is not None:
+            self._live.release(sequence, finish)
+        return finish
+
+    def _advance_grammar(self, request: Request, token: int) -> Finish | None:
+        if self._grammars.accept(request, token):
+            return None
+        message = f"the grammar does not accept token {token}, which was sampled"
+        return Finish(
+            FinishKind.ERROR, error=TTServeError(Reason.INTERNAL, message)
+        )
+
+    # -- the record --------------------------------------------------------
+
+    def _record(
+        self,
+        step: InFlight,
+        rows: list[RowRecord],
+        result: StepResult | None,
+        *,
+        error: str = "",
+    ) -> StepRecord:
+        plan, now = step.plan, self._clock()
+        began = step.submitted if result is None else result.began
+        ended = now if result is None else result.ended
+        idle_since = began if self._mesh_free_since is None else self._mesh_free_since
+        self._mesh_free_since = ended
+        return StepRecord(
+            number=plan.number,
+            phase=plan.phase,
+            phase_reason=plan.intent.phase_reason,
+            lanes=tuple(self._lane_record(lane, rows) for lane in self._lanes),
+            scheduled_tokens=sum(row.tokens for row in rows),
+            produced_tokens=sum(row.produced_tokens for row in rows),
+            sampling=plan.sampling,
+            overlap=plan.intent.overlap,
+            preempted=plan.preempted,
+            # A prefill is computed inside its submission, so its host time ends
+            # when the mesh begins.
+            host_us=_us(min(step.submitted, began) - step.planning_began),
+            device_us=_us(ended - began),
+            readback_us=_us(now - ended),
+            host_gap_us=_us(began - idle_since),
+            unix_seconds=time.time(),
+            padded_rows=step.padded_rows,
+            waiting=plan.waiting,
+            error=error,
+        )
+
+    def _lane_record(self, lane: Lane, rows: list[RowRecord]) -> LaneRecord:
+        first = lane.merged_row(0)
+        mine = tuple(r for r in rows if first <= r.row < first + lane.limits.rows)
+        free = lane.kv.free_blocks
+        return LaneRecord(
+            lane=lane.number,
+            rows=mine,
+            used_blocks=lane.kv.total_blocks - free,
+            free_blocks=free,
+        )
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line of at most 300 characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:299] + "…"
+
+
+def _us(seconds: float) -> int:
+    return max(0, round(seconds * 1e6))
+
+
+def _sampling_row(row: PlannedRow, sequence: Sequence) -> SamplingRow:
+    return SamplingRow(
+        request=sequence.request,
+        row=row.row,
+        position=row.start + row.num_tokens,
+        top_logprobs=sequence.top_logprobs,
+    )
+
+
+def _row_record(
+    row: PlannedRow, sequence: Sequence, produced: bool, finish: Finish | None
+) -> RowRecord:
+    return RowRecord(
+        row=row.row,
+        request_id=row.request_id,
+        external_request_id=sequence.external_request_id,
+        start_position=row.start,
+        tokens=row.num_tokens,
+        intermediate_chunk=not row.emits,
+        produced_tokens=int(produced),
+        finish_reason="" if finish is None else finish.kind.value,
+    )

@@ -1,0 +1,107 @@
+"""The phase scheduler: one phase for all lanes, their shares merged into a plan.
+
+Rules: contract 2.2 to 2.5. A step is prefill-only or decode-only; prefill goes
+first while any lane wants it, unless the interleave policy inserts a decode
+step or prefill makes no progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence as Rows
+from dataclasses import dataclass, field
+
+from device_service.records import (
+    OverlapVerdict,
+    Phase,
+    PlannedRow,
+    SamplingSite,
+    SamplingVerdict,
+    StepIntent,
+    StepPlan,
+)
+from device_service.scheduling.interleave import InterleavePolicy
+from device_service.scheduling.lane import Lane
+from device_service.sequence import Sequence
+
+SamplingRule = Callable[[Phase, Rows[PlannedRow]], SamplingVerdict]
+
+
+def sample_on_host(_: Phase, rows: Rows[PlannedRow]) -> SamplingVerdict:
+    """The sampling site while device sampling is not asked for (contract 2.8)."""
+    if any(row.emits for row in rows):
+        return SamplingVerdict(SamplingSite.HOST, "mode_unset")
+    return SamplingVerdict(SamplingSite.NONE, "intermediate_chunks")
+
+
+@dataclass(slots=True)
+class _Shares:
+    """What the lanes put into the step that is being planned."""
+
+    rows: list[PlannedRow] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+
+
+class Planner:
+    """Decides the phase and merges the lanes' shares. Engine thread only."""
+
+    def __init__(
+        self,
+        lanes: Rows[Lane],
+        interleave: InterleavePolicy,
+        sampling_rule: SamplingRule = sample_on_host,
+    ) -> None:
+        self._lanes = lanes
+        self._interleave = interleave
+        self._sampling_rule = sampling_rule
+        self._number = 0
+
+    @property
+    def last_number(self) -> int:
+        """Number of the newest planned step; 0 before the first."""
+        return self._number
+
+    def plan(self, overlap: OverlapVerdict) -> StepPlan | None:
+        """Plan the next step, or nothing when no row can move."""
+        shares = _Shares()
+        phase, reason = self._choose(shares)
+        if not shares.rows:
+            return None
+        self._number += 1
+        rows = tuple(sorted(shares.rows, key=lambda row: row.row))
+        return StepPlan(
+            number=self._number,
+            intent=StepIntent(phase, reason, overlap),
+            rows=rows,
+            sampling=self._sampling_rule(phase, rows),
+            preempted=tuple(s.request_id for s in shares.preempted),
+            waiting=sum(len(lane.waiting) for lane in self._lanes),
+        )
+
+    def _choose(self, shares: _Shares) -> tuple[Phase, str]:
+        """Run the lanes in one phase; fall back to decode when prefill is stuck."""
+        for lane in self._lanes:
+            lane.kv.begin_step()
+        pending = any(lane.wants_prefill for lane in self._lanes)
+        can_decode = any(lane.can_decode for lane in self._lanes)
+        if not pending:
+            self._decode(shares, prefill_pending=False)
+            return Phase.DECODE, "no_prefill_pending"
+        if can_decode and self._interleave.decode_is_due():
+            self._decode(shares, prefill_pending=True)
+            return Phase.DECODE, "interleave"
+        for lane in self._lanes:
+            preempted: list[Sequence] = []
+            shares.rows += lane.plan_prefill(preempted)
+            shares.preempted += preempted
+        if shares.rows or not can_decode:
+            self._interleave.record_prefill()
+            return Phase.PREFILL, "prefill_pending"
+        self._decode(shares, prefill_pending=True)
+        return Phase.DECODE, "prefill_stuck"
+
+    def _decode(self, shares: _Shares, *, prefill_pending: bool) -> None:
+        for lane in self._lanes:
+            preempted: list[Sequence] = []
+            shares.rows += lane.plan_decode(preempted)
+            shares.preempted += preempted
+        self._interleave.record_decode(prefill_pending=prefill_pending)
