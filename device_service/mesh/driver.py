@@ -1,7 +1,7 @@
-"""A loaded model on an open mesh, driven through the model contract.
+"""From an adapter class to a driver: the chain of start-up steps.
 
-Start-up is a chain of steps, each handing over what the next one needs, so
-that whoever sizes the KV pool can decide in between:
+Each step hands over what the next one needs, so that whoever sizes the KV pool
+can decide in between:
 
     adapter = resolve_adapter(architecture, mesh_kind)    # models.registry
     capabilities = Capabilities.of(adapter)               # models.capabilities
@@ -16,23 +16,28 @@ that whoever sizes the KV pool can decide in between:
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable
+import copy
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from device_service.batch.inputs import DecodeInput, PrefillInput
-from device_service.mesh.interface import Mesh, StepHandle
+from device_service.mesh.adapter_driver import AdapterDriver, Placement, TraceMode
+from device_service.mesh.interface import Mesh
+from device_service.models.capabilities import Capabilities
+from device_service.models.contract import (
+    Adapter,
+    AllocatesPerLayer,
+    AllocatesUniform,
+    DescribesKVLayers,
+    KVLayer,
+    KVShape,
+)
+from ttserve.errors import StartupError
 
-
-class TraceMode(enum.Enum):
-    """Which calls may replay captured traces; `cpu` and `sim` have none."""
-
-    ALL = "all"
-    DECODE_ONLY = "decode_only"
-    NONE = "none"
+__all__ = ["AdapterDriver", "LoadSpec", "LoadedModel", "TraceMode", "load_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +67,42 @@ def load_model(adapter: type[Any], mesh: Mesh, spec: LoadSpec) -> LoadedModel:
     Blocks for as long as loading takes. Raises StartupError, one line, when
     the model cannot be served.
     """
-    raise NotImplementedError
+    hf_config = copy.deepcopy(spec.hf_config)
+    # Adapters know no other way to learn these than from the config.
+    hf_config.name_or_path = spec.model_path
+    hf_config.dtype = spec.dtype
+    hf_config._commit_hash = spec.revision  # noqa: SLF001 - transformers' own name for it
+    model = adapter.initialize_vllm_model(
+        hf_config,
+        mesh,
+        spec.lanes * spec.rows_per_lane,
+        max_seq_len=spec.max_model_len,
+        tt_data_parallel=spec.lanes,
+        optimizations=spec.optimizations,
+    )
+    if isinstance(model, DescribesKVLayers):
+        layers = model.kv_layers()
+    else:
+        layers = _layers_of(hf_config, spec.dtype)
+    return LoadedModel(model, Capabilities.of(adapter), mesh, spec, layers)
 
 
 class LoadedModel:
     """Weights are in place, no KV cache yet."""
+
+    def __init__(
+        self,
+        model: Adapter,
+        capabilities: Capabilities,
+        mesh: Mesh,
+        spec: LoadSpec,
+        layers: Sequence[KVLayer],
+    ) -> None:
+        self._model = model
+        self._capabilities = capabilities
+        self._mesh = mesh
+        self._spec = spec
+        self._layers = layers
 
     @property
     def bytes_per_block(self) -> int:
@@ -74,44 +110,77 @@ class LoadedModel:
 
         A pool of `num_blocks` costs lanes * num_blocks * bytes_per_block.
         """
-        raise NotImplementedError
+        per_token = sum(layer.bytes_per_token() for layer in self._layers)
+        return self._spec.block_size * per_token
 
     def allocate(self, num_blocks: int, max_model_len: int) -> AdapterDriver:
         """Allocate `num_blocks` per lane (null block included), zero-filled.
 
         `max_model_len` is the limit after fitting. Called once.
         """
-        raise NotImplementedError
+        spec = self._spec
+        placement = Placement(
+            lanes=spec.lanes,
+            rows_per_lane=spec.rows_per_lane,
+            page_table_width=min(
+                math.ceil(max_model_len / spec.block_size), num_blocks
+            ),
+            trace_mode=spec.trace_mode,
+        )
+        kv_cache = self._allocate(num_blocks)
+        return AdapterDriver(
+            self._model, self._capabilities, self._mesh, kv_cache, placement
+        )
+
+    def _allocate(self, num_blocks: int) -> Any:
+        rows, columns = self._mesh.grid
+        devices = max(rows * columns // self._spec.lanes, 1)
+        specs: list[tuple[KVShape, torch.dtype, int]] = [
+            (self._shape(layer, num_blocks, devices), layer.dtype, index)
+            for index, layer in enumerate(self._layers)
+        ]
+        try:
+            return self._allocate_through_contract(specs)
+        except (MemoryError, RuntimeError) as error:
+            gigabytes = (
+                self._spec.lanes * num_blocks * self.bytes_per_block / (1 << 30)
+            )
+            raise StartupError(
+                f"the KV cache of {num_blocks} blocks ({gigabytes:.2f} GiB) cannot "
+                f"be allocated: {_first_line(error)}"
+            ) from error
+
+    def _allocate_through_contract(
+        self, specs: list[tuple[KVShape, torch.dtype, int]]
+    ) -> Any:
+        model = self._model
+        if isinstance(model, AllocatesPerLayer):
+            return model.allocate_kv_cache_per_layer(specs)
+        if not isinstance(model, AllocatesUniform):
+            raise StartupError(f"{type(model).__name__} cannot allocate a KV cache")
+        shape, dtype, _ = specs[0]
+        if any(spec[:2] != (shape, dtype) for spec in specs):
+            raise StartupError(
+                f"{type(model).__name__} allocates only equal layers, but the "
+                "model's layers differ"
+            )
+        return model.allocate_kv_cache(shape, dtype, len(specs))
+
+    def _shape(self, layer: KVLayer, num_blocks: int, devices: int) -> KVShape:
+        """The shape on one device of a submesh (contract 1.4)."""
+        heads = layer.num_kv_heads // min(devices, layer.num_kv_heads)
+        return num_blocks, heads, self._spec.block_size, layer.key_size
 
 
-class AdapterDriver:
-    """`interface.Driver` over an adapter that follows the model contract."""
+def _layers_of(hf_config: Any, dtype: torch.dtype) -> list[KVLayer]:
+    """The uniform layers that a config describes."""
+    text = hf_config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    size = getattr(text, "head_dim", None) or (
+        text.hidden_size // text.num_attention_heads
+    )
+    return [KVLayer(heads, size, size, dtype)] * text.num_hidden_layers
 
-    @property
-    def page_table_width(self) -> int:
-        """W, the columns of a page table."""
-        raise NotImplementedError
 
-    def warm_up(self, progress: Callable[[str], None]) -> None:
-        """Run each shape once, in the contract's order; `progress` gets a line each."""
-        raise NotImplementedError
-
-    def decode_rows(self, highest_row: int) -> int:
-        """Rows of the decode batch that covers merged row `highest_row`."""
-        raise NotImplementedError
-
-    def prefill(self, step: PrefillInput) -> StepHandle:
-        """Submit a prefill step; adapter errors come out of the handle."""
-        raise NotImplementedError
-
-    def decode(self, step: DecodeInput) -> StepHandle:
-        """Submit a decode step; adapter errors come out of the handle."""
-        raise NotImplementedError
-
-    def release_row(self, row: int) -> None:
-        """A request left its row."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Release captures once, while the mesh is still open; safe to call twice."""
-        raise NotImplementedError
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

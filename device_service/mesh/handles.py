@@ -1,0 +1,91 @@
+"""Submitted steps: what the engine waits on and reads, exactly once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from device_service.mesh.interface import Mesh, StepResult
+
+
+class RunningStep:
+    """A step on the mesh's queue. `result` belongs to the engine thread."""
+
+    def __init__(
+        self, mesh: Mesh, events: Sequence[Any], read: Callable[[], torch.Tensor]
+    ) -> None:
+        self._mesh = mesh
+        self._events = events
+        self._read: Callable[[], torch.Tensor] | None = read
+        self._result: StepResult | None = None
+        self._error: Exception | None = None
+
+    def is_done(self) -> bool:
+        """Whether `result` would return at once."""
+        return all(self._mesh.is_done(event) for event in self._events)
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call back once, when the last event has happened."""
+        last = _LastOf(len(self._events), callback)
+        for event in self._events:
+            self._mesh.on_done(event, last.arrived)
+
+    def result(self) -> StepResult:
+        """Wait and read back once; later calls repeat the answer or the error."""
+        read, self._read = self._read, None
+        if read is not None:
+            try:
+                self._result = self._run(read)
+            except Exception as error:  # noqa: BLE001 - raised below, every time
+                self._error = error
+        if self._result is None:
+            raise self._error or RuntimeError("a step was read from two threads")
+        return self._result
+
+    def _run(self, read: Callable[[], torch.Tensor]) -> StepResult:
+        for event in self._events:
+            self._mesh.synchronize(event)
+        spans = [self._mesh.span(event) for event in self._events]
+        logits = read()
+        began = min(began for began, _ in spans)
+        return StepResult(logits, began, max(ended for _, ended in spans))
+
+
+class SettledStep:
+    """A step that was over when its submission returned."""
+
+    def __init__(self, outcome: StepResult | Exception) -> None:
+        self._outcome = outcome
+
+    def is_done(self) -> bool:
+        """It is."""
+        return True
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call back here and now."""
+        callback()
+
+    def result(self) -> StepResult:
+        """The answer, or the error that the submission ended with."""
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
+class _LastOf:
+    """Calls on when the last of several events has happened; any thread."""
+
+    def __init__(self, count: int, callback: Callable[[], None]) -> None:
+        self._left = count
+        self._callback = callback
+        self._lock = threading.Lock()
+
+    def arrived(self) -> None:
+        with self._lock:
+            self._left -= 1
+            last = self._left == 0
+        if last:
+            self._callback()

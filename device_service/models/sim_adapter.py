@@ -1,0 +1,178 @@
+"""The adapter of the `sim` mesh: the model contract over a token function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from device_service.mesh.host_queue import Task
+from device_service.mesh.sim import SimMesh
+from device_service.models.buckets import powers_of_two
+from device_service.models.contract import KVLayer, KVShape
+from device_service.models.sim_cache import SimCache
+from device_service.models.sim_logits import SimLogits
+from device_service.models.sim_tokens import SimVocabulary
+from ttserve.errors import StartupError
+
+
+class SimAdapter:
+    """Says what `expected_tokens` says, as long as it is called rightly."""
+
+    model_capabilities = {
+        "supports_chunked_prefill": True,
+        "supports_prefix_caching": True,
+        "supports_async_decode": True,
+        "supports_compact_host_logits": True,
+        "max_device_top_k": 32,
+    }
+    decode_input_update_contract = 1
+
+    def __init__(
+        self, mesh: SimMesh, vocabulary: SimVocabulary, rows: int, lanes: int
+    ) -> None:
+        self._mesh = mesh
+        self._vocabulary = vocabulary
+        self._lanes = lanes
+        self._rows_per_lane = rows // lanes
+        self._logits = SimLogits(vocabulary)
+        self.tt_supported_decode_batch_sizes = powers_of_two(self._rows_per_lane)
+
+    @classmethod
+    def initialize_vllm_model(
+        cls,
+        hf_config: Any,
+        mesh_device: SimMesh,
+        max_batch_size: int,
+        *,
+        max_seq_len: int,
+        tt_data_parallel: int,
+        optimizations: str | None,
+    ) -> SimAdapter:
+        """There are no weights: the config's vocabulary is all it takes."""
+        mean = mesh_device.profile.mean_output_tokens
+        vocabulary = SimVocabulary.of(hf_config, mean)
+        if mean is not None and vocabulary.eos is None:
+            raise StartupError(
+                "tt.sim.mean_output_tokens needs an eos_token_id in the model's config"
+            )
+        return cls(mesh_device, vocabulary, max_batch_size, tt_data_parallel)
+
+    def kv_layers(self) -> Sequence[KVLayer]:
+        """16 bytes a token: the hash, and its share of the block's sums."""
+        return [KVLayer(1, 1, 1, torch.int64)]
+
+    def allocate_kv_cache_per_layer(
+        self, per_layer_specs: list[tuple[KVShape, torch.dtype, int]]
+    ) -> SimCache:
+        """One cache; layers have nothing of their own."""
+        (num_blocks, _, block_size, _), _, _ = per_layer_specs[0]
+        return SimCache(self._lanes, num_blocks, block_size)
+
+    def warmup_model_prefill(
+        self, *, kv_cache: SimCache, enable_trace: bool, can_sample_on_device: bool
+    ) -> None:
+        """Nothing to warm."""
+
+    def warmup_model_decode(
+        self,
+        *,
+        kv_cache: SimCache,
+        enable_trace: bool,
+        max_batch_size: int,
+        num_blocks: int,
+        can_sample_on_device: bool,
+    ) -> None:
+        """Nothing to warm."""
+
+    def prefill_forward(
+        self,
+        *,
+        tokens: torch.Tensor,
+        page_table: torch.Tensor,
+        kv_cache: SimCache,
+        enable_trace: bool,
+        prompt_lens: np.ndarray,
+        start_pos: Any,
+        empty_slots: list[int],
+        read_from_device: bool = True,
+    ) -> Any:
+        """Hash each row's chunk into its blocks."""
+        starts = np.asarray(start_pos).tolist()
+        ends = np.asarray(prompt_lens).tolist()
+        lanes = np.array(empty_slots) // self._rows_per_lane
+        ids = tokens.numpy().astype(np.int64)
+        tables = page_table.numpy().astype(np.int64)
+        tables += (lanes * kv_cache.num_blocks)[:, None]
+
+        def work() -> torch.Tensor:
+            digests = [
+                kv_cache.extend(tables[row], start, ids[row, start:end])
+                for row, (start, end) in enumerate(zip(starts, ends, strict=True))
+            ]
+            return self._say(digests)
+
+        count = sum(ends) - sum(starts)
+        task = self._mesh.submit_step(work, self._mesh.profile.prefill_seconds(count))
+        return task.result() if read_from_device else task
+
+    def decode_forward(
+        self,
+        *,
+        tokens: torch.Tensor,
+        start_pos: torch.Tensor,
+        page_table: torch.Tensor,
+        kv_cache: SimCache,
+        enable_trace: bool,
+        read_from_device: bool,
+        **reload: bool,
+    ) -> Any:
+        """Hash one token per occupied row. Inputs come with every step."""
+        batch = len(start_pos)
+        rows = np.flatnonzero(start_pos.numpy() >= 0)
+        lanes = rows // (batch // self._lanes)
+        positions = start_pos.numpy()[rows].astype(np.int64)
+        ids = tokens.numpy()[rows, 0].astype(np.int64)
+        tables = page_table.numpy()[rows].astype(np.int64)
+        tables += (lanes * kv_cache.num_blocks)[:, None]
+
+        def work() -> torch.Tensor:
+            digests = [0] * batch
+            if len(rows):
+                found = kv_cache.advance(tables, positions, ids).tolist()
+                for row, digest in zip(rows.tolist(), found, strict=True):
+                    digests[row] = digest
+            return self._say(digests)
+
+        task = self._mesh.submit_step(work, self._mesh.profile.decode_seconds())
+        return task.result() if read_from_device else task
+
+    def read_decode_output(
+        self, tt_out: Task[torch.Tensor], async_read: bool
+    ) -> tuple[Task[torch.Tensor], list[Task[torch.Tensor]]]:
+        """The task is its own event."""
+        return tt_out, [tt_out]
+
+    def process_decode_output_host(
+        self,
+        tt_out: Task[torch.Tensor],
+        is_tokens: bool,
+        sample_rows: list[int] | None = None,
+    ) -> torch.Tensor:
+        """Logits [B, 1, V], or those of `sample_rows` in that order."""
+        logits = tt_out.result()
+        return logits if sample_rows is None else logits[sample_rows]
+
+    read_prefill_output = read_decode_output
+
+    def process_prefill_output_host(
+        self, tt_out: Task[torch.Tensor], is_tokens: bool
+    ) -> torch.Tensor:
+        """Logits [n, 1, V]."""
+        return tt_out.result()
+
+    def _say(self, digests: list[int]) -> torch.Tensor:
+        tokens = [self._vocabulary.choose(digest) for digest in digests]
+        return self._logits.rows(tokens, digests).unsqueeze(1)
