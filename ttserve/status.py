@@ -31,7 +31,7 @@ _BY_CODE = {
     GrpcCode.INTERNAL: Reason.INTERNAL,
     GrpcCode.UNAVAILABLE: Reason.DEVICE_LOST,
 }
-"""What a status means that names no reason we know: a newer service's, or gRPC's own."""
+"""What a status means whose reason we do not know, or that is gRPC's own."""
 
 
 def to_status(error: TTServeError) -> status_pb2.Status:
