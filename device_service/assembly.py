@@ -7,18 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from device_service.decode.pipeline import Pipeline
-from device_service.engine import Engine, EngineParts
-from device_service.kv.lane_kv import LaneKV
-from device_service.live import LiveRequests
-from device_service.mesh.interface import Driver
-from device_service.outcome import Outcomes
-from device_service.sampling.interface import GrammarKeeper, TokenSampler
-from device_service.scheduling.interleave import InterleaveConfig, InterleavePolicy
-from device_service.scheduling.lane import Lane, LaneLimits
-from device_service.scheduling.planner import Planner
-from device_service.step_log import StepRing
-from device_service.updates import UpdateBoard
+import torch
 from vllm.config import VllmConfig
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import (
@@ -33,6 +22,19 @@ from vllm.v1.kv_cache_interface import (
     KVCacheGroupSpec,
 )
 from vllm.v1.request import Request
+
+from device_service.decode.pipeline import Pipeline
+from device_service.engine import Engine, EngineParts
+from device_service.kv.lane_kv import LaneKV
+from device_service.live import LiveRequests
+from device_service.mesh.interface import Driver
+from device_service.outcome import Outcomes
+from device_service.sampling.interface import HostSampling
+from device_service.scheduling.interleave import InterleaveConfig, InterleavePolicy
+from device_service.scheduling.lane import Lane, LaneLimits
+from device_service.scheduling.planner import Planner
+from device_service.step_log import StepRing
+from device_service.updates import UpdateBoard
 
 BlockHasher = Callable[[Request], list[BlockHash]]
 
@@ -62,6 +64,7 @@ def kv_cache_plan(vllm_config: VllmConfig, num_blocks: int) -> KVCacheConfig:
     adapter owns the storage. Block size and count are what the manager needs.
     """
     model_config = vllm_config.model_config
+    assert isinstance(model_config.dtype, torch.dtype)  # resolved by vLLM
     spec = FullAttentionSpec(
         block_size=vllm_config.cache_config.block_size,
         num_kv_heads=model_config.get_total_num_kv_heads(),
@@ -95,8 +98,7 @@ def build_engine(
     limits: EngineLimits,
     interleave: InterleaveConfig,
     driver: Driver,
-    sampler: TokenSampler,
-    grammars: GrammarKeeper,
+    sampling: HostSampling,
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Engine:
@@ -124,12 +126,13 @@ def build_engine(
         )
         for number in range(limits.lanes)
     ]
-    board = UpdateBoard(clock, lambda: sum(lane.kv.usage for lane in lanes) / len(lanes))
+    board = UpdateBoard(
+        clock, lambda: sum(lane.kv.usage for lane in lanes) / len(lanes)
+    )
     live = LiveRequests(
         lanes,
         board,
-        sampler,
-        grammars,
+        sampling,
         by_priority=scheduler.policy == "priority",
         clock=clock,
     )
@@ -138,17 +141,16 @@ def build_engine(
         live=live,
         board=board,
         planner=Planner(lanes, InterleavePolicy(interleave)),
-        pipeline=Pipeline(lanes, live, driver, grammars, clock),
+        pipeline=Pipeline(lanes, live, driver, sampling.grammars, clock),
         outcomes=Outcomes(
             lanes,
             live,
             board,
-            sampler,
-            grammars,
+            sampling,
             max_model_len=max_model_len,
             clock=clock,
         ),
-        grammars=grammars,
+        grammars=sampling.grammars,
         steps=StepRing(limits.step_ring),
         clock=clock,
     )

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence as Rows
+from collections.abc import Callable
+from collections.abc import Sequence as Rows
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -84,7 +85,7 @@ class Engine:
                 if not self.step():
                     self._sleep()
             self._end_all(Reason.DRAINING, "the device service is shutting down")
-        except BaseException as error:  # noqa: BLE001 - the loop's top: ends it
+        except BaseException as error:
             logger.error("engine ends: %s", one_line(error), exc_info=error)
             message = f"the device service cannot go on: {one_line(error)}"
             self._end_all(Reason.MESH_POISONED, message)
@@ -123,7 +124,7 @@ class Engine:
         parts = self._parts
         try:
             record = parts.outcomes.apply(completed)
-        except Exception as error:  # noqa: BLE001 - any failure is the step's
+        except Exception as error:
             number = completed.step.plan.number
             logger.error("step %d failed: %s", number, one_line(error), exc_info=error)
             self._log(parts.outcomes.fail(completed.step, error))

@@ -38,7 +38,7 @@ class EngineHandle(Protocol):
         """
 
     def silence_seconds(self) -> float:
-        """How long ago the engine last completed a loop. An idle engine is not silent."""
+        """How long ago a loop was completed; 0.0 while there is nothing to do."""
 
     def submit(self, batch: Sequence[Admitted]) -> None:
         """Queue admitted requests, in order, all in the same loop."""
@@ -47,7 +47,7 @@ class EngineHandle(Protocol):
         """Let a request that awaited its grammar go on, or fail it."""
 
     def abort(self, request_ids: Sequence[str], cause: AbortCause) -> None:
-        """End requests; each still gets its one final update. Unknown ids are ignored."""
+        """End requests; each still gets its final update; unknown ids are ignored."""
 
     def snapshot(self) -> Future[EngineState]:
         """A picture between two steps."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence as Rows
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Rows
+
+from vllm.v1.request import RequestStatus
 
 from device_service.records import AbortCause, Admitted, Finish, FinishKind
-from device_service.sampling.interface import GrammarKeeper, TokenSampler
+from device_service.sampling.interface import HostSampling
 from device_service.scheduling.lane import Lane
 from device_service.sequence import Sequence
 from device_service.updates import UpdateBoard
 from ttserve.errors import TTServeError
-from vllm.v1.request import RequestStatus
 
 STATUS_OF = {
     FinishKind.STOP: RequestStatus.FINISHED_STOPPED,
@@ -28,16 +30,14 @@ class LiveRequests:
         self,
         lanes: Rows[Lane],
         board: UpdateBoard,
-        sampler: TokenSampler,
-        grammars: GrammarKeeper,
+        sampling: HostSampling,
         *,
         by_priority: bool,
         clock: Callable[[], float],
     ) -> None:
         self._lanes = lanes
         self._board = board
-        self._sampler = sampler
-        self._grammars = grammars
+        self._sampling = sampling
         self._by_priority = by_priority
         self._clock = clock
         self._arrivals = 0
@@ -104,5 +104,5 @@ class LiveRequests:
     def _forget(self, sequence: Sequence, finish: Finish) -> None:
         sequence.request.status = STATUS_OF[finish.kind]
         del self.by_id[sequence.request_id]
-        self._sampler.release(sequence.request_id)
-        self._grammars.release(sequence.request_id)
+        self._sampling.sampler.release(sequence.request_id)
+        self._sampling.grammars.release(sequence.request_id)

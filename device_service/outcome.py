@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence as Rows
+from collections.abc import Callable
+from collections.abc import Sequence as Rows
+
+from vllm.v1.core.sched.utils import check_stop
+from vllm.v1.request import Request, RequestStatus
 
 from device_service.decode.pipeline import Completed, InFlight
 from device_service.live import LiveRequests
@@ -18,13 +22,11 @@ from device_service.records import (
     SamplingRow,
     StepRecord,
 )
-from device_service.sampling.interface import GrammarKeeper, TokenSampler
+from device_service.sampling.interface import HostSampling
 from device_service.scheduling.lane import Lane
 from device_service.sequence import Sequence
 from device_service.updates import UpdateBoard
 from ttserve.errors import Reason, TTServeError
-from vllm.v1.core.sched.utils import check_stop
-from vllm.v1.request import Request, RequestStatus
 
 _KIND_OF = {
     RequestStatus.FINISHED_STOPPED: FinishKind.STOP,
@@ -52,8 +54,7 @@ class Outcomes:
         lanes: Rows[Lane],
         live: LiveRequests,
         board: UpdateBoard,
-        sampler: TokenSampler,
-        grammars: GrammarKeeper,
+        sampling: HostSampling,
         *,
         max_model_len: int,
         clock: Callable[[], float],
@@ -61,8 +62,7 @@ class Outcomes:
         self._lanes = lanes
         self._live = live
         self._board = board
-        self._sampler = sampler
-        self._grammars = grammars
+        self._sampling = sampling
         self._max_model_len = max_model_len
         self._clock = clock
         self._mesh_free_since: float | None = None
@@ -82,7 +82,7 @@ class Outcomes:
                 self._lanes[sequence.lane].settle(sequence, row)
                 if token is not None:
                     finish = self._take_token(sequence, *token)
-            rows.append(_row_record(row, sequence, token is not None, finish))
+            rows.append(_row_record(row, sequence, int(token is not None), finish))
         return self._record(step, rows, result)
 
     def fail(self, step: InFlight, error: BaseException) -> StepRecord:
@@ -98,7 +98,7 @@ class Outcomes:
             if not sequence.is_finished:
                 self._live.fail_step(sequence, failure)
             finish = Finish(FinishKind.ERROR, error=failure)
-            rows.append(_row_record(row, sequence, False, finish))
+            rows.append(_row_record(row, sequence, 0, finish))
         return self._record(step, rows, None, error=failure.message)
 
     # -- tokens ------------------------------------------------------------
@@ -120,7 +120,7 @@ class Outcomes:
             logits = logits[wanted]
             bitmask = None if bitmask is None else bitmask[wanted]
         rows = [_sampling_row(step.plan.rows[i], step.sequences[i]) for i in wanted]
-        sampled = self._sampler.sample(logits, rows, bitmask)
+        sampled = self._sampling.sampler.sample(logits, rows, bitmask)
         return {row.row: (sampled, place) for place, row in enumerate(rows)}
 
     def _take_token(
@@ -129,9 +129,9 @@ class Outcomes:
         """Append one token and say whether it ends the request."""
         error = sampled.errors.get(place)
         if error is not None:
-            finish = Finish(FinishKind.ERROR, error=error)
-            self._live.end(sequence, finish)
-            return finish
+            failed = Finish(FinishKind.ERROR, error=error)
+            self._live.end(sequence, failed)
+            return failed
         token = sampled.token_ids[place]
         request = sequence.request
         request.append_output_token_ids(token)
@@ -147,12 +147,10 @@ class Outcomes:
         return finish
 
     def _advance_grammar(self, request: Request, token: int) -> Finish | None:
-        if self._grammars.accept(request, token):
+        if self._sampling.grammars.accept(request, token):
             return None
         message = f"the grammar does not accept token {token}, which was sampled"
-        return Finish(
-            FinishKind.ERROR, error=TTServeError(Reason.INTERNAL, message)
-        )
+        return Finish(FinishKind.ERROR, error=TTServeError(Reason.INTERNAL, message))
 
     # -- the record --------------------------------------------------------
 
@@ -223,7 +221,7 @@ def _sampling_row(row: PlannedRow, sequence: Sequence) -> SamplingRow:
 
 
 def _row_record(
-    row: PlannedRow, sequence: Sequence, produced: bool, finish: Finish | None
+    row: PlannedRow, sequence: Sequence, produced: int, finish: Finish | None
 ) -> RowRecord:
     return RowRecord(
         row=row.row,
@@ -232,6 +230,6 @@ def _row_record(
         start_position=row.start,
         tokens=row.num_tokens,
         intermediate_chunk=not row.emits,
-        produced_tokens=int(produced),
+        produced_tokens=produced,
         finish_reason="" if finish is None else finish.kind.value,
     )

@@ -11,8 +11,9 @@ import enum
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ttserve.errors import TTServeError
 from vllm.v1.request import Request
+
+from ttserve.errors import TTServeError
 
 # --------------------------------------------------------------------------
 # Session -> engine

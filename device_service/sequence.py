@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from vllm.v1.request import Request, RequestStatus
+
 from device_service.records import (
     Admitted,
     EventKind,
@@ -11,7 +13,6 @@ from device_service.records import (
     UpdateSink,
     WaitingReason,
 )
-from vllm.v1.request import Request, RequestStatus
 
 OrderKey = tuple[int, int]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence as Rows
+from collections.abc import Mapping
+from collections.abc import Sequence as Rows
 
 import numpy as np
 import torch

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
+from vllm.v1.request import Request
 
 from device_service.records import Sampled, SamplingRow
 from ttserve.errors import TTServeError
-from vllm.v1.request import Request
 
 
 class TokenSampler(Protocol):
@@ -57,3 +58,11 @@ class GrammarKeeper(Protocol):
     @property
     def live(self) -> int:
         """Grammars held or being compiled for live requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSampling:
+    """The two that choose tokens on the host."""
+
+    sampler: TokenSampler
+    grammars: GrammarKeeper

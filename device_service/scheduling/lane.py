@@ -13,11 +13,12 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from vllm.v1.request import RequestStatus
+
 from device_service.kv.lane_kv import LaneKV
 from device_service.records import EventKind, PlannedRow, PrefillReport
 from device_service.scheduling.waiting import WaitingQueue
 from device_service.sequence import Sequence
-from vllm.v1.request import RequestStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ step or prefill makes no progress.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence as Rows
+from collections.abc import Callable
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
 from device_service.records import (
