@@ -57,7 +57,11 @@ class LaneKV:
         self._reserve_full_prompt = (
             vllm_config.scheduler_config.scheduler_reserve_full_isl
         )
-        self._width = np.zeros(rows, dtype=np.int32)
+        self._block_size = scheduler_block_size
+        # Per row: blocks in the table, and how many of them are published. Most
+        # decode steps stay inside a block, so these two spare them the manager.
+        self._width = [0] * rows
+        self._published = [0] * rows
         self.table = np.zeros((rows, table_width), dtype=np.int32)
         self.total_blocks = kv_cache_config.num_blocks - 1
 
@@ -106,22 +110,28 @@ class LaneKV:
         )
         if new is None:
             return False
-        self._width[row] = 0
         self._append(row, self._manager.get_block_ids(request.request_id)[0])
+        self._published[row] = hit.num_tokens // self._block_size
         return True
 
     def extend(self, request: Request, num_tokens: int, row: int) -> bool:
         """Make room for `num_tokens` more; False, unchanged, when there is none."""
+        end = request.num_computed_tokens + num_tokens
+        if end <= self._width[row] * self._block_size:
+            return True
         new = self._manager.allocate_slots(request, num_tokens, delay_cache_blocks=True)
         if new is None:
             return False
         self._append(row, new.get_block_ids()[0])
         return True
 
-    def publish(self, request: Request) -> None:
+    def publish(self, request: Request, row: int) -> None:
         """Share the request's full blocks whose step has succeeded."""
         computed = request.num_computed_tokens - request.num_in_flight_tokens
-        self._manager.cache_blocks(request, computed)
+        full = computed // self._block_size
+        if full > self._published[row]:
+            self._manager.cache_blocks(request, computed)
+            self._published[row] = full
 
     def free(self, request: Request, row: int) -> None:
         """Take the request's blocks back; published ones stay as cached prefixes."""
@@ -140,17 +150,17 @@ class LaneKV:
 
     def num_blocks(self, row: int) -> int:
         """Blocks that the request in a row references."""
-        return int(self._width[row])
+        return self._width[row]
 
     def forget_prefixes(self) -> bool:
         """Empty the prefix cache; False when requests hold blocks."""
         return bool(self._manager.reset_prefix_cache())
 
     def _append(self, row: int, ids: list[int]) -> None:
-        width = int(self._width[row])
+        width = self._width[row]
         self.table[row, width : width + len(ids)] = ids
         self._width[row] = width + len(ids)
 
     def _clear(self, row: int) -> None:
         self.table[row] = 0
-        self._width[row] = 0
+        self._width[row] = self._published[row] = 0

@@ -243,7 +243,8 @@ class Lane:
         request.num_in_flight_tokens -= row.num_tokens
         if row.emits:
             request.num_output_placeholders -= 1
-        self.kv.publish(request)
+        assert sequence.row is not None
+        self.kv.publish(request, sequence.row)
 
     def release(self, sequence: Sequence) -> None:
         """Take back what a finished request held: its row or its place in the queue."""
