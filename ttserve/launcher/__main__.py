@@ -1,0 +1,88 @@
+"""`tt-serve`: a device service and its frontends on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+import sys
+from collections.abc import Sequence
+
+from ttserve.errors import StartupError
+from ttserve.launcher.child import Child, ChildSpec
+from ttserve.launcher.commands import device_spec, frontend_specs
+from ttserve.launcher.config import LauncherConfig, parse, reachable, wants_colour
+from ttserve.launcher.output import Console
+from ttserve.launcher.readiness import ReadyPort, wait_until_ready
+from ttserve.launcher.sockets import listen
+from ttserve.launcher.supervisor import USAGE_ERROR, Supervisor, Timing
+
+# The parts end by themselves within the shutdown timeout; then they hang.
+KILL_AFTER_SECONDS = 10.0
+
+
+def main() -> None:
+    """Entry point of the command."""
+    try:
+        sys.exit(serve(parse(sys.argv[1:])))
+    except StartupError as error:
+        print(f"tt-serve: error: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(USAGE_ERROR)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
+
+def serve(config: LauncherConfig) -> int:
+    """Run until stopped; returns the exit code."""
+    with listen(config.host, config.port) as http_socket:
+        port = http_socket.getsockname()[1]
+        config = dataclasses.replace(config, port=port)
+        device = device_spec(config)
+        frontends = frontend_specs(config, http_socket.fileno())
+        console = Console(
+            sys.stdout.buffer,
+            [device.name, *(spec.name for spec in frontends)],
+            colour=wants_colour(is_terminal=sys.stdout.isatty()),
+        )
+        return asyncio.run(_supervise(config, device, frontends, console))
+
+
+async def _supervise(
+    config: LauncherConfig,
+    device: ChildSpec,
+    frontends: Sequence[ChildSpec],
+    console: Console,
+) -> int:
+    ports = [
+        ReadyPort(spec.name, reachable(config.host), config.metrics_port + i)
+        for i, spec in enumerate(frontends)
+    ]
+
+    async def announce() -> None:
+        seconds = await wait_until_ready(ports, console.say)
+        for line in _ready_report(config, seconds):
+            console.say(line)
+
+    supervisor = Supervisor(
+        Child(device, console.show),
+        [Child(spec, console.show) for spec in frontends],
+        announce,
+        console,
+        Timing(grace=config.shutdown_seconds + KILL_AFTER_SECONDS),
+    )
+    return await supervisor.run()
+
+
+def _ready_report(config: LauncherConfig, seconds: float) -> Sequence[str]:
+    return (
+        f"ready in {seconds:.1f} s; Ctrl-C stops everything",
+        f"  HTTP  {config.http_url}",
+        f"  gRPC  {config.grpc_address}",
+        f"  try   curl {config.http_url}/v1/chat/completions "
+        "-H 'Content-Type: application/json' "
+        """-d '{"messages": [{"role": "user", "content": "Hello"}]}'""",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The HTTP socket, which the launcher holds for as long as it lives.
+
+One listening socket is shared by all frontends: each accepts from the same
+queue. The alternative, a socket per frontend with SO_REUSEPORT, spreads by a
+hash of the addresses: more even counts, but a connection is then tied to a
+frontend that may be starting, stopped, or busy, and the queue of one that dies
+is lost or waits for its successor. From a shared queue only a frontend that is
+running and idle takes a connection, so none is refused while a frontend
+restarts, and load finds the least busy.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from ttserve.errors import StartupError
+
+BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind and listen; the caller owns the socket."""
+    try:
+        family, *_, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise StartupError(_reason(host, port, error)) from error
+
+
+def _reason(host: str, port: int, error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return f"--host {host} is no address of this machine"
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is taken; choose another with --port"
+    if error.errno == errno.EACCES:
+        return f"port {port} needs more rights; choose one above 1023 with --port"
+    return f"cannot listen on {host}:{port}: {error.strerror}"
