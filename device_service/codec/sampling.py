@@ -163,7 +163,7 @@ class Parts:
 
 
 def sampling_params(
-    scalars: Mapping[str, float], stops: Stops, parts: Parts
+    scalars: Mapping[str, Any], stops: Stops, parts: Parts
 ) -> SamplingParams:
     """Put a SamplingParams together; vLLM's own checks run last."""
     sampling = parts.sampling

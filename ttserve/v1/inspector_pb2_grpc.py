@@ -113,7 +113,8 @@ class InspectorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Step(self, request, context):
-        """Runs steps while paused, and answers when they are done.
+        """Runs steps and stops again, and answers when they are done. Pauses an
+        engine that is running.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

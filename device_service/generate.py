@@ -1,0 +1,103 @@
+"""One Generate call: a request on a stream of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+
+from google.protobuf.message import DecodeError
+
+from device_service.admission import Admission, Candidate
+from device_service.codec.outputs import generate_response
+from device_service.codec.requests import submission_from_generate
+from device_service.description import ModelDescription
+from device_service.frames import too_large
+from device_service.merging import PendingSteps, Piece
+from device_service.records import AbortCause, StepUpdates
+from device_service.serving import Serving
+from ttserve.errors import invalid_field
+from ttserve.v1 import device_pb2
+
+logger = logging.getLogger(__name__)
+
+NO_SESSION = 0
+"""Session number of requests that no frontend's stream carries."""
+
+
+async def prepare_generate(
+    data: bytes, serving: Serving, external_request_id: str
+) -> Candidate:
+    """Decode and check a call, in a worker thread: it may be of any size."""
+    admission = serving.require_open().admission
+    model = serving.require_model().description
+
+    def examine() -> Candidate:
+        message = _parse(data, model)
+        request_id = message.request_id or f"generate-{uuid.uuid4().hex}"
+        return admission.prepare(
+            submission_from_generate(message, model, request_id, external_request_id)
+        )
+
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(serving.checkers, examine)
+
+
+def _parse(data: bytes, model: ModelDescription) -> device_pb2.GenerateRequest:
+    limit = model.limits.max_submission_bytes
+    if len(data) > limit:
+        raise too_large(len(data), limit)
+    try:
+        return device_pb2.GenerateRequest.FromString(data)
+    except DecodeError as error:
+        raise invalid_field("request", "the message is no GenerateRequest") from error
+
+
+class GenerateCall:
+    """Where the engine leaves the updates of one call, as an `UpdateSink`."""
+
+    def __init__(self, candidate: Candidate, admission: Admission) -> None:
+        self._candidate = candidate
+        self._request_id = candidate.request.request_id
+        self._admission = admission
+        self._loop = asyncio.get_running_loop()
+        self._steps = PendingSteps()
+        self._changed = asyncio.Event()
+        self._ended = False
+
+    def deliver(self, updates: StepUpdates) -> None:
+        """Take a step's updates from the engine thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._apply, updates)
+        except RuntimeError:  # the loop is closed: nobody is left to tell
+            logger.debug("%s: updates after the end", self._request_id)
+
+    async def run(
+        self, write: Callable[[device_pb2.GenerateResponse], Awaitable[None]]
+    ) -> None:
+        """Queue the request and write what it produces; abort it if that fails."""
+        self._admission.admit([self._candidate], self, NO_SESSION)
+        try:
+            finished = False
+            while not finished:
+                piece = await self._take()
+                for delta in piece.deltas.values():
+                    await write(generate_response(delta, piece.step_number))
+                    finished = delta.finish is not None
+        finally:
+            if not self._ended:
+                self._admission.abort([self._request_id], AbortCause.CLIENT)
+
+    def _apply(self, step: StepUpdates) -> None:
+        if any(update.finish is not None for update in step.updates):
+            self._ended = True
+            self._admission.release(self._request_id)
+        self._steps.add(step, step.updates)
+        self._changed.set()
+
+    async def _take(self) -> Piece:
+        while not self._steps:
+            self._changed.clear()
+            await self._changed.wait()
+        return self._steps.take()

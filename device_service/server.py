@@ -1,0 +1,211 @@
+"""The gRPC server: assembled, bound early, opened when there is an engine.
+
+    server = DeviceServer(listen, options)
+    await server.start()                      # bound; everything is NOT_READY
+    server.publish(description, bundle)       # GetModel, GetTokenizer answer
+    await server.open_for_requests(engine, factory, grammars)    # SERVING
+    error = await server.engine_ended()       # beside waiting for a signal
+    await server.drain(grace_seconds)         # running requests may finish
+    await server.stop()
+
+All on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from grpc_channelz.v1 import channelz, channelz_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from device_service.admission import Admission, RequestFactory
+from device_service.bundle import Bundle
+from device_service.description import ModelDescription
+from device_service.device_servicer import DeviceServicer
+from device_service.handle import EngineHandle
+from device_service.inspector_servicer import InspectorServicer
+from device_service.reflection import reflection_handlers
+from device_service.sampling.interface import GrammarKeeper
+from device_service.serving import Published, Running, ServiceOptions, Serving
+from ttserve.errors import Reason, StartupError, TTServeError
+from ttserve.protocol import DEVICE_SERVICE, INSPECTOR_SERVICE
+from ttserve.v1 import inspector_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+HEALTH_SERVICE = "grpc.health.v1.Health"
+CHANNELZ_SERVICE = "grpc.channelz.v1.Channelz"
+HEALTH_NAMES = ("", DEVICE_SERVICE, INSPECTOR_SERVICE)
+
+MAX_MESSAGE_BYTES = 64 << 20
+"""Largest message that the transport takes.
+
+Far above what a request may be, so that one which is too large is refused with
+a reason; the bound exists because the transport holds a message whole.
+"""
+
+CHECKER_THREADS = 4
+FLUSH_SECONDS = 2.0
+"""How long a stream that ends may take to write what is queued for it."""
+
+LAST_WRITES_SECONDS = 0.5
+"""How long calls without a session may take to write their last message."""
+
+ENGINE_STOP_SECONDS = 30.0
+"""How long the step in flight may take when the engine is told to stop."""
+
+CHANNEL_OPTIONS = (
+    ("grpc.so_reuseport", 0),  # a taken port is an error, not a shared port
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Clients may ping every second, also without a call.
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+class DeviceServer:
+    """Owns the server, its worker threads and its sessions."""
+
+    def __init__(self, listen: str, options: ServiceOptions) -> None:
+        self._listen = listen
+        self._checkers = ThreadPoolExecutor(CHECKER_THREADS, "check")
+        self._serving = Serving(uuid.uuid4().hex, options, self._checkers)
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._server: grpc.aio.Server | None = None
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """The port that was bound; 0 before, and on a unix socket."""
+        return self._port
+
+    @property
+    def instance_id(self) -> str:
+        """Changes every time the device service starts."""
+        return self._serving.instance_id
+
+    async def start(self) -> None:
+        """Bind and answer; nothing can be served yet.
+
+        Raises StartupError where the address cannot be bound.
+        """
+        server = grpc.aio.server(options=CHANNEL_OPTIONS)
+        self._register(server)
+        try:
+            self._port = server.add_insecure_port(self._listen)
+        except RuntimeError as error:
+            raise StartupError(
+                f"cannot listen on {self._listen}: the address is in use, or not "
+                "one of this machine"
+            ) from error
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await server.start()
+        self._server = server
+
+    def publish(self, description: ModelDescription, bundle: Bundle) -> None:
+        """Answer GetModel and GetTokenizer from now on."""
+        self._serving.published = Published(description, bundle)
+
+    async def open_for_requests(
+        self, engine: EngineHandle, factory: RequestFactory, grammars: GrammarKeeper
+    ) -> None:
+        """Take requests from now on."""
+        admission = Admission(factory, engine, grammars)
+        self._serving.running = Running.of(engine, admission)
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+
+    async def engine_ended(self) -> BaseException | None:
+        """Wait until the engine has ended by itself; the error that ended it.
+
+        Everything in flight has been answered by then. When this returns, the
+        answers are written, as far as frontends read them, and the service is
+        NOT_SERVING.
+        """
+        running = self._serving.require_engine()
+        error = await running.outcome()
+        if error is not None:
+            refusal = TTServeError(
+                Reason.MESH_POISONED, f"the device service cannot go on: {error}"
+            )
+            await self._refuse(refusal)
+            await self._end_sessions(refusal)
+        return error
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Refuse new work, let running requests finish, end what is left.
+
+        What is left after the grace ends with DRAINING, and so do the streams.
+        """
+        refusal = TTServeError(
+            Reason.DRAINING, "the device service is shutting down", retry_after=1.0
+        )
+        await self._refuse(refusal)
+        running = self._serving.running
+        if running is not None:
+            for session in self._serving.sessions.values():
+                session.announce_draining(grace_seconds)
+            left = await running.admission.wait_idle(grace_seconds)
+            if left:
+                logger.warning("%d requests end with DRAINING", left)
+            running.engine.stop()
+            await asyncio.wait({running.ended}, timeout=ENGINE_STOP_SECONDS)
+        await self._end_sessions(refusal)
+
+    async def stop(self) -> None:
+        """Close the port and every stream that is still open."""
+        if self._server is not None:
+            await self._server.stop(grace=LAST_WRITES_SECONDS)
+            self._server = None
+        self._checkers.shutdown(wait=False, cancel_futures=True)
+
+    def _register(self, server: grpc.aio.Server) -> None:
+        inspector_pb2_grpc.add_InspectorServicer_to_server(
+            InspectorServicer(self._serving), server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        channelz_pb2_grpc.add_ChannelzServicer_to_server(
+            channelz.aio.ChannelzServicer(),  # type: ignore[attr-defined]
+            server,
+        )
+        services = (
+            DEVICE_SERVICE,
+            INSPECTOR_SERVICE,
+            HEALTH_SERVICE,
+            CHANNELZ_SERVICE,
+        )
+        server.add_generic_rpc_handlers(
+            (DeviceServicer(self._serving).handler(), *reflection_handlers(services))
+        )
+
+    async def _refuse(self, refusal: TTServeError) -> None:
+        """Take nothing new from now on."""
+        self._serving.refusal = refusal
+        if self._serving.running is not None:
+            self._serving.running.admission.close(refusal)
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    async def _end_sessions(self, reason: TTServeError) -> None:
+        """End the streams and give them time to write what is queued."""
+        endings = set()
+        for session in self._serving.sessions.values():
+            session.end(reason)
+            endings.add(asyncio.create_task(session.ended.wait()))
+        if endings:
+            _, late = await asyncio.wait(endings, timeout=FLUSH_SECONDS)
+            for ending in late:
+                ending.cancel()
+
+    async def _set_health(
+        self, status: health_pb2.HealthCheckResponse.ServingStatus
+    ) -> None:
+        for name in HEALTH_NAMES:
+            await self._health.set(name, status)

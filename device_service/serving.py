@@ -1,0 +1,114 @@
+"""What the device service can do at the moment, for everything that answers.
+
+It grows while the service starts: nothing, then the model's description, then
+an engine; and it ends with a refusal. Event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from device_service.admission import Admission
+from device_service.bundle import Bundle
+from device_service.description import ModelDescription
+from device_service.handle import EngineHandle
+from ttserve.errors import Reason, TTServeError
+
+if TYPE_CHECKING:
+    from device_service.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The model, as soon as its limits are known."""
+
+    description: ModelDescription
+    bundle: Bundle
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A warmed-up engine and the way into it.
+
+    `ended` is `engine.died` on the event loop, made once: to cancel a future of
+    one's own would cancel the engine's.
+    """
+
+    engine: EngineHandle
+    admission: Admission
+    ended: asyncio.Future[None]
+
+    @classmethod
+    def of(cls, engine: EngineHandle, admission: Admission) -> Running:
+        """Over an engine that runs."""
+        ended = asyncio.wrap_future(engine.died)
+        ended.add_done_callback(asyncio.Future.exception)  # seen, if nobody asks
+        return cls(engine, admission, ended)
+
+    async def outcome(self) -> BaseException | None:
+        """Wait for the engine's end, and what ended it."""
+        await asyncio.wait({self.ended})
+        return self.ended.exception()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """What the operator may set.
+
+    `silence_limit` is in seconds: a frontend that sends nothing for so long is
+    dropped.
+    """
+
+    silence_limit: float = 5.0
+    step_control: bool = False
+
+
+@dataclass
+class Serving:
+    """Shared by the servicers. Its parts appear in order and never change."""
+
+    instance_id: str
+    options: ServiceOptions
+    checkers: Executor
+    published: Published | None = None
+    running: Running | None = None
+    refusal: TTServeError | None = None
+    sessions: dict[int, Session] = field(default_factory=dict)
+    clock: Callable[[], float] = monotonic
+
+    def __post_init__(self) -> None:
+        self._started = self.clock()
+        self._sessions_opened = 0
+
+    @property
+    def uptime_seconds(self) -> float:
+        """Seconds since the service started."""
+        return self.clock() - self._started
+
+    def next_session_number(self) -> int:
+        """Number the sessions, from 1."""
+        self._sessions_opened += 1
+        return self._sessions_opened
+
+    def require_model(self) -> Published:
+        """The model, or NOT_READY."""
+        if self.published is None:
+            raise TTServeError(Reason.NOT_READY, "the model is still being loaded")
+        return self.published
+
+    def require_engine(self) -> Running:
+        """The engine for a look or a change; NOT_READY until there is one."""
+        if self.running is None:
+            raise TTServeError(Reason.NOT_READY, "the mesh is still warming up")
+        return self.running
+
+    def require_open(self) -> Running:
+        """The engine for new work; a refusal while starting or draining."""
+        if self.refusal is not None:
+            raise self.refusal
+        return self.require_engine()
