@@ -26,10 +26,8 @@ SUPPORTED = ((3, 10), (3, 13))
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 REPORT_SECONDS = 5.0
 
-TARGETS = {
-    "serve": ("torch", "vllm", "serve", "ttserve"),
-    "test": ("torch", "vllm", "serve", "ttserve", "test"),
-}
+SERVE = ("build", "torch", "vllm", "serve", "ttserve")
+TARGETS = {"serve": SERVE, "test": (*SERVE, "test")}
 
 
 class InstallError(Exception):
@@ -63,6 +61,7 @@ def plan(target: str, constraints: Path, project: Path) -> list[Step]:
     """The steps of a target, in the order in which they must run."""
     groups = read_groups(constraints.read_text())
     steps = {
+        "build": _pins("build", groups["build"], "what torch and building vLLM need"),
         "torch": _torch(groups["torch"], constraints),
         "vllm": _vllm(groups["vllm"]),
         "serve": _pins("serve", groups["serve"], "vLLM's requirements and ours"),
@@ -73,18 +72,18 @@ def plan(target: str, constraints: Path, project: Path) -> list[Step]:
 
 
 def _torch(pins: Sequence[str], constraints: Path) -> Step:
-    # With its dependencies: where the index of CPU builds is out of reach pip
-    # takes what it finds, and that may need more than we know.
-    index = (
-        "--extra-index-url",
-        TORCH_CPU_INDEX,
-        "--constraint",
-        os.fspath(constraints),
-    )
+    # Alone, because an index that is out of reach costs ten seconds per package.
+    # With dependencies, because without that index pip takes the build it finds,
+    # which may need more than the CPU build, all of whose needs are there by now.
     return Step(
         "torch",
-        "torch for the CPU, and what building vLLM needs (about 200 MB)",
-        (*index, *pins),
+        "torch for the CPU (about 200 MB)",
+        (
+            f"--extra-index-url={TORCH_CPU_INDEX}",
+            "--retries=2",
+            f"--constraint={constraints}",
+            *pins,
+        ),
         "\n".join(pins),
     )
 
