@@ -1,0 +1,62 @@
+"""`tt-frontend`: the OpenAI API over HTTP, for a model in a device service."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+from frontend import options
+from frontend.config import FrontendConfig, read_command_line, unaccepted_option
+from frontend.http.server import bind
+from frontend.log import configure_logging
+from ttserve.environment import prepare_frontend
+from ttserve.errors import StartupError
+
+CANNOT_START = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run until stopped; never returns.
+
+    The process ends without waiting for its threads: one of them may be
+    importing vLLM, and there is nothing to save.
+    """
+    status = _run(sys.argv[1:] if arguments is None else arguments)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        # Before anything imports vLLM, torch or tokenizers.
+        prepare_frontend()
+        config = read_command_line(arguments)
+        stranger = unaccepted_option(config.vllm_arguments)
+        if stranger is not None:
+            raise StartupError(options.refusal(stranger))
+        configure_logging(config.http.log_level, config.http.log_config_file)
+        return _serve(config, bind(config.http))
+    except StartupError as error:
+        sys.stderr.write(f"tt-frontend: {error}\n")
+        return CANNOT_START
+
+
+def _serve(config: FrontendConfig, listener: socket.socket) -> int:
+    import uvloop
+
+    from frontend.process import Frontend
+
+    async def serve() -> int:
+        return await Frontend(config).run(listener)
+
+    status: int = uvloop.run(serve())
+    return status
+
+
+if __name__ == "__main__":
+    main()

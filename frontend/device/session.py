@@ -1,0 +1,171 @@
+"""One Attach stream to a device service, from `open` to its end.
+
+Three tasks serve a session: one reads, one writes, one sends heartbeats and
+listens for silence. The first to end says why the session ended. Everything
+runs on the event loop that created it, and the listener is called there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable
+from typing import Protocol
+
+import grpc.aio
+
+from frontend.config import Liveness
+from frontend.device.outbox import Outbox
+from ttserve.errors import Reason, TTServeError
+from ttserve.status import from_rpc_error
+from ttserve.v1.device_pb2 import (
+    AbortCause,
+    AttachRequest,
+    AttachResponse,
+    OpenSession,
+    Pong,
+    SessionOpened,
+)
+from ttserve.v1.generation_pb2 import Submission
+
+logger = logging.getLogger(__name__)
+
+OPEN_SECONDS = 5.0
+"""How long `open` may take to be answered: longer than a heartbeat, because a
+device service that has just started is busy."""
+
+REMEMBERED_PINGS = 16
+TICKS_PER_SILENCE = 10
+
+
+class AttachCall(Protocol):
+    """The part of a grpc.aio stream that a session uses."""
+
+    def __aiter__(self) -> AsyncIterator[AttachResponse]: ...
+
+    async def write(self, request: AttachRequest) -> None: ...
+
+    def cancel(self) -> bool: ...
+
+
+class SessionListener(Protocol):
+    """Who is told what comes down the stream. Must not block."""
+
+    def on_opened(self, session: Session, opened: SessionOpened) -> None:
+        """The session can be used from now on."""
+
+    def on_message(self, response: AttachResponse) -> None:
+        """Anything but `opened` and `pong`, in order."""
+
+    def on_pong(self, pong: Pong, round_trip: float) -> None:
+        """A heartbeat came back after `round_trip` seconds."""
+
+
+class Session:
+    """Writes submissions and aborts, hands what comes back to its listener."""
+
+    def __init__(
+        self, call: AttachCall, listener: SessionListener, liveness: Liveness
+    ) -> None:
+        self._call = call
+        self._listener = listener
+        self._liveness = liveness
+        self._outbox = Outbox()
+        self._opened = False
+        self._silence = 0.0
+        self._pings: dict[int, float] = {}
+
+    def submit(self, submission: Submission) -> None:
+        """Queue a submission; its answer comes to the listener."""
+        self._outbox.put_submission(submission)
+
+    def abort(self, handles: Iterable[int], cause: AbortCause) -> None:
+        """Queue an abort; nothing more is heard of the handles, or once more."""
+        self._outbox.put_abort(handles, cause)
+
+    def end(self) -> None:
+        """End the stream; `run` returns soon."""
+        self._call.cancel()
+
+    async def run(self, hello: OpenSession) -> TTServeError:
+        """Serve the stream until it ends, and say why it ended."""
+        self._outbox.put_open(hello)
+        tasks = [
+            asyncio.create_task(part)
+            for part in (self._read(), self._write(), self._listen_for_silence())
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # The reader knows the status of the stream, the writer only that it broke.
+            return min(done, key=tasks.index).result()
+        finally:
+            self._call.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self) -> TTServeError:
+        try:
+            async for response in self._call:
+                self._silence = 0.0
+                self._take(response)
+        except grpc.aio.AioRpcError as error:
+            return from_rpc_error(error)
+        except asyncio.CancelledError:  # `run` is ending, or the channel is closing
+            return _lost("the stream to the device service was cancelled")
+        except Exception as error:
+            logger.exception("cannot make sense of what the device service sent")
+            return TTServeError(Reason.INTERNAL, f"session failed: {error}")
+        return _lost("the device service closed the stream")
+
+    def _take(self, response: AttachResponse) -> None:
+        event = response.WhichOneof("event")
+        if event == "pong":
+            sent = self._pings.pop(response.pong.sequence, None)
+            if sent is not None:
+                self._listener.on_pong(response.pong, time.monotonic() - sent)
+        elif event == "opened":
+            self._opened = True
+            self._listener.on_opened(self, response.opened)
+        else:
+            self._listener.on_message(response)
+
+    async def _write(self) -> TTServeError:
+        while True:
+            request = await self._outbox.next()
+            try:
+                await self._call.write(request)
+            except grpc.aio.AioRpcError as error:
+                return from_rpc_error(error)
+            except asyncio.InvalidStateError:  # the stream has ended: ask the reader
+                await asyncio.sleep(self._liveness.lost_after)
+                return _lost("the stream to the device service has ended")
+
+    async def _listen_for_silence(self) -> TTServeError:
+        """Ping, and count the silence that this process was awake to hear.
+
+        A tick that comes late means that we were held up, not that the device
+        service was silent: what it sent meanwhile has not been read yet.
+        """
+        interval = self._liveness.lost_after / TICKS_PER_SILENCE
+        next_ping = before = time.monotonic()
+        sequence = 0
+        while True:
+            limit = self._liveness.lost_after if self._opened else OPEN_SECONDS
+            if self._silence >= limit:
+                return _lost(f"the device service was silent for {limit:g} s")
+            if self._opened and before >= next_ping:
+                sequence += 1
+                self._pings[sequence] = before
+                self._pings.pop(sequence - REMEMBERED_PINGS, None)
+                self._outbox.put_ping(sequence)
+                next_ping = before + self._liveness.ping_interval
+            await asyncio.sleep(interval)
+            now = time.monotonic()
+            self._silence += min(now - before, 2 * interval)
+            before = now
+
+
+def _lost(message: str) -> TTServeError:
+    return TTServeError(Reason.DEVICE_LOST, message, retry_after=1.0)

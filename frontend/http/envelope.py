@@ -1,0 +1,129 @@
+"""Brings every error answer into OpenAI's envelope, and keeps it short.
+
+FastAPI says {"detail": ...}, a crash says "Internal Server Error" as text, and
+vLLM's envelopes may echo much of the request. Answers below 400, and streams,
+pass through untouched.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from http import HTTPStatus
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from frontend.http.errors import HttpError, from_failure, retry_after, route_path
+from frontend.http.notes import current_notes
+
+logger = logging.getLogger(__name__)
+
+_PARAMETER_NOTE = re.compile(r" \(parameter=[a-z_]+(, value=.*)?\)$", re.DOTALL)
+"""vLLM repeats at the end of a message what `param` says, and the client's value."""
+
+
+class ErrorEnvelope:
+    """Rewrites error bodies; turns an exception into one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        sender = _Sender(scope, send)
+        try:
+            await self._app(scope, receive, sender.send)
+        except Exception:
+            if sender.started:
+                raise
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            failure = current_notes().failure
+            error = (
+                from_failure(failure)
+                if failure
+                else HttpError(500, "internal error: see the frontend's log")
+            )
+            await error.response(route_path(scope))(scope, receive, send)
+
+
+class _Sender:
+    """Passes on what is fine, collects and rewrites what is an error."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope = scope
+        self._send = send
+        self._start: Message | None = None
+        self._body = bytearray()
+        self.started = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and _is_plain_error(message):
+            self._start = message
+        elif self._start is None:
+            self.started = True
+            await self._send(message)
+        else:
+            self._body += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._send_rewritten(self._start)
+
+    async def _send_rewritten(self, start: Message) -> None:
+        body = self._rewritten(start["status"])
+        headers = MutableHeaders(raw=list(start["headers"]))
+        headers["Content-Type"] = "application/json"
+        headers["Content-Length"] = str(len(body))
+        failure = current_notes().failure
+        if "retry-after" not in headers:
+            wait = failure.retry_after if failure else None
+            headers.update(retry_after(start["status"], wait))
+        self.started = True
+        await self._send({**start, "headers": headers.raw})
+        sent = b"" if self._scope["method"] == "HEAD" else body
+        await self._send({"type": "http.response.body", "body": sent})
+
+    def _rewritten(self, status: int) -> bytes:
+        try:
+            found = json.loads(self._body)
+        except ValueError:
+            found = None
+        error = _read_error(found, status, self._scope)
+        content = error.body(route_path(self._scope))
+        if isinstance(found, dict):
+            # A health report says more than its error.
+            content = {k: v for k, v in found.items() if k != "detail"} | content
+        return json.dumps(content, ensure_ascii=False).encode()
+
+
+def _is_plain_error(start: Message) -> bool:
+    kind = Headers(raw=start.get("headers", [])).get("content-type", "")
+    return start["status"] >= 400 and not kind.startswith("text/event-stream")
+
+
+def _read_error(found: Any, status: int, scope: Scope) -> HttpError:
+    """Make out what an error body says, whichever of its shapes it has."""
+    outer = found if isinstance(found, dict) else {}
+    error = outer.get("error")
+    if not isinstance(error, dict):
+        return HttpError(status, _message(outer, status, scope))
+    param = error.get("param")
+    return HttpError(
+        status=status,
+        message=_PARAMETER_NOTE.sub("", str(error.get("message", ""))),
+        # FastAPI says where in its own idea of the request a field was.
+        param=param.removeprefix("body.") if isinstance(param, str) else None,
+        type=error.get("type"),
+    )
+
+
+def _message(outer: dict[str, Any], status: int, scope: Scope) -> str:
+    if status == HTTPStatus.NOT_FOUND:
+        return f"no such endpoint: {scope['method']} {scope['path']}"
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        return f"{scope['method']} is not a method of {scope['path']}"
+    said = outer.get("detail") or outer.get("error")
+    return str(said) if said else HTTPStatus(status).phrase

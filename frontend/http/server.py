@@ -1,0 +1,127 @@
+"""The listening socket and uvicorn on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from frontend.config import HttpConfig
+from ttserve.errors import StartupError
+
+LAST_CONNECTIONS_SECONDS = 2
+START_POLL = 0.01
+
+
+def bind(config: HttpConfig) -> socket.socket:
+    """Take the socket before anything else is done; a StartupError if it is taken."""
+    if config.inherited_fd is not None:
+        try:
+            return socket.socket(fileno=config.inherited_fd)
+        except OSError as error:
+            raise StartupError(
+                f"--fd {config.inherited_fd} is not a socket: {error.strerror}"
+            ) from error
+    if config.uds is not None:
+        return _bind(socket.AF_UNIX, config.uds, config.uds)
+    return bind_port(config.host, config.port)
+
+
+def bind_port(host: str, port: int) -> socket.socket:
+    """A TCP socket on an address of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return _bind(family, (host, port), f"{host}:{port}")
+
+
+def _bind(family: int, address: Any, shown: str) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        # Port 0 aside, a port that somebody listens on is noticed only here.
+        listener.listen(2048)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise StartupError(f"cannot listen on {shown}: {_reason(error)}") from error
+    return listener
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def url_of(listener: socket.socket, config: HttpConfig) -> str:
+    """Where to reach the server, for people."""
+    name = listener.getsockname()
+    if isinstance(name, str):
+        return f"unix:{name}"
+    host = f"[{name[0]}]" if ":" in name[0] else name[0]
+    return f"http{'s' if config.tls.certfile else ''}://{host}:{name[1]}"
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without signal handlers: those belong to the whole frontend."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+    def stop_accepting(self) -> None:
+        """Leave new connections to whoever shares the socket."""
+        for server in self.servers:
+            server.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    app: ASGIApp, listener: socket.socket, config: HttpConfig
+) -> AsyncIterator[HttpServer]:
+    """Serve `app` on `listener` for the time of the context.
+
+    At its end, answers under way have `LAST_CONNECTIONS_SECONDS` to be sent.
+    """
+    server = HttpServer(_uvicorn_config(app, config))
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        # uvicorn has no event for it.
+        while not server.started and not task.done():  # noqa: ASYNC110
+            await asyncio.sleep(START_POLL)
+        yield server
+    finally:
+        server.should_exit = True
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _uvicorn_config(app: ASGIApp, http: HttpConfig) -> uvicorn.Config:
+    options: dict[str, Any] = {}
+    if http.log_config_file is not None:
+        options["log_config"] = json.loads(Path(http.log_config_file).read_text())
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        log_level=http.log_level,
+        access_log=http.access_log,
+        timeout_keep_alive=http.keep_alive_seconds,
+        timeout_graceful_shutdown=LAST_CONNECTIONS_SECONDS,
+        ssl_keyfile=http.tls.keyfile,
+        ssl_certfile=http.tls.certfile,
+        ssl_ca_certs=http.tls.ca_certs,
+        ssl_cert_reqs=http.tls.cert_reqs,
+        ssl_ciphers=http.tls.ciphers,
+        h11_max_incomplete_event_size=http.h11_max_incomplete_event_size,
+        **options,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise StartupError(f"TLS: {_reason(error)}") from error
+    return config

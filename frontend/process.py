@@ -1,0 +1,178 @@
+"""One frontend process, from its socket to its last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from frontend.config import FrontendConfig
+from frontend.device.bundle import private_directory
+from frontend.device.channel import open_channel
+from frontend.device.connection import Connection, ModelChanged
+from frontend.http.context import InFlight
+from frontend.http.front_door import FrontDoor
+from frontend.http.metrics_door import metrics_app
+from frontend.http.server import HttpServer, bind_port, serving, url_of
+from frontend.lifecycle import Lifecycle, Phase
+from frontend.metrics import FrontendMetrics
+from frontend.startup import (
+    StopWatch,
+    build_engine,
+    describe_model,
+    load_vllm,
+)
+from ttserve.errors import Reason, TTServeError
+
+if TYPE_CHECKING:
+    from frontend.engine.build import Engine
+
+logger = logging.getLogger(__name__)
+
+MODEL_CHANGED_EXIT = 3
+LAST_WORDS_SECONDS = 2.0
+
+
+class Frontend:
+    """Owns everything that lives as long as the process. To be made on its loop."""
+
+    def __init__(self, config: FrontendConfig) -> None:
+        self._config = config
+        self._metrics = FrontendMetrics()
+        self._lifecycle = Lifecycle(self._metrics)
+        self._in_flight = InFlight()
+        self._door = FrontDoor(self._lifecycle)
+        self._engine: Engine | None = None
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    async def run(self, listener: socket.socket) -> int:
+        """Serve until told to stop, or until only a new process helps.
+
+        Returns the exit status; raises StartupError when it cannot serve.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        async with AsyncExitStack() as stack:
+            http = self._config.http
+            server = await stack.enter_async_context(
+                serving(self._door, listener, http)
+            )
+            logger.info("listening on %s", url_of(listener, http))
+            await self._serve_metrics(stack)
+            life = asyncio.create_task(self._live(server))
+            stopped = asyncio.create_task(self._stop.wait())
+            try:
+                await asyncio.wait({life, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if life.done():
+                    return life.result()
+                await self._drain(server)
+                return 0
+            finally:
+                life.cancel()
+                stopped.cancel()
+                await asyncio.gather(life, stopped, return_exceptions=True)
+
+    def _on_signal(self) -> None:
+        if self._stop.is_set():
+            logger.info("second signal: stopping at once")
+            self._stop_now.set()
+        self._stop.set()
+
+    async def _serve_metrics(self, stack: AsyncExitStack) -> None:
+        http = self._config.http
+        if http.metrics_port is not None:
+            listener = bind_port(http.host, http.metrics_port)
+            app = metrics_app(self._lifecycle)
+            await stack.enter_async_context(serving(app, listener, http))
+            logger.info("metrics on %s/metrics", url_of(listener, http))
+
+    async def _live(self, server: HttpServer) -> int:
+        """Start, then stay connected; returns only when a new process is needed."""
+        async with AsyncExitStack() as stack:
+            directory = stack.enter_context(private_directory())
+            channel = await stack.enter_async_context(open_channel(self._config.device))
+            watch = StopWatch()
+            lag = asyncio.create_task(self._metrics.watch_event_loop())
+            stack.callback(lag.cancel)
+            loading = asyncio.create_task(load_vllm())
+            stack.callback(loading.cancel)
+            self._lifecycle.waiting_for = (
+                f"waiting for the device service at {self._config.device}"
+            )
+            described = await describe_model(channel, self._config, directory)
+            watch.lap("device service")
+            self._lifecycle.waiting_for = "vLLM is being loaded"
+            await loading
+            watch.lap("rest of imports")
+            engine = await build_engine(described, self._config, self._metrics.failed)
+            self._engine = engine
+            watch.lap("engine")
+            connection = Connection(
+                channel,
+                self._config.name,
+                self._config.liveness,
+                engine.client,
+                self._metrics,
+            )
+            self._lifecycle.connection = connection
+            await self._open_door(engine, stack, server)
+            watch.lap("app")
+            logger.info("started in %s", watch)
+            try:
+                await connection.run(described.model.fingerprint)
+            except ModelChanged as changed:
+                logger.error("%s", changed)
+                return MODEL_CHANGED_EXIT
+        raise AssertionError("a connection ends by an exception only")
+
+    async def _open_door(
+        self, engine: Engine, stack: AsyncExitStack, server: HttpServer
+    ) -> None:
+        """Let vLLM's app answer; its lifespan is that of the process."""
+        from frontend.app import build_app, refresh_certificates
+
+        app = await build_app(
+            engine, self._config.http, self._lifecycle, self._in_flight
+        )
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        engine.llm.start()
+        stack.callback(engine.llm.shutdown)
+        refresh_certificates(server, self._config.http.tls, stack)
+        self._lifecycle.phase = Phase.SERVING
+        self._door.open(app)
+
+    async def _drain(self, server: HttpServer) -> None:
+        """Refuse what is new, let what runs finish, end what does not."""
+        seconds = self._config.http.shutdown_seconds
+        self._lifecycle.phase = Phase.DRAINING
+        error = TTServeError(
+            Reason.DRAINING, "this frontend is shutting down", retry_after=1.0
+        )
+        if self._config.http.inherited_fd is not None:
+            server.stop_accepting()
+        if self._engine is not None:
+            self._engine.client.refuse(error)
+        if len(self._in_flight):
+            logger.info(
+                "shutting down: %d requests have %g s to finish",
+                len(self._in_flight),
+                seconds,
+            )
+            await self._wait_until_idle(seconds)
+        if len(self._in_flight) and self._engine is not None:
+            logger.warning("ending %d unfinished requests", len(self._in_flight))
+            self._engine.client.fail_everything(error)
+            await self._wait_until_idle(LAST_WORDS_SECONDS)
+
+    async def _wait_until_idle(self, seconds: float) -> None:
+        waits = {
+            asyncio.create_task(self._in_flight.drained()),
+            asyncio.create_task(self._stop_now.wait()),
+        }
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()

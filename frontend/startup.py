@@ -1,0 +1,129 @@
+"""From an address to an engine: ask the device service, load vLLM, put together.
+
+vLLM takes seconds to import, the device service perhaps minutes to load its
+model: both go on at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc.aio
+
+from frontend.config import FrontendConfig
+from frontend.device.bundle import fetch_bundle
+from frontend.device.channel import Patience, ask_patiently, get_model
+from ttserve.errors import Reason
+from ttserve.v1.device_pb2_grpc import DeviceStub
+from ttserve.v1.model_pb2 import Model
+
+if TYPE_CHECKING:
+    from frontend.engine.build import Engine
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class StopWatch:
+    """How long each part of the start took, in the order of their ends."""
+
+    def __init__(self) -> None:
+        self._started = self._last = time.monotonic()
+        self._parts: list[tuple[str, float]] = []
+
+    def lap(self, name: str) -> None:
+        """The part that just ended; it began where the one before ended."""
+        now = time.monotonic()
+        self._parts.append((name, now - self._last))
+        self._last = now
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self._parts)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        megabytes = peak // (1024 if sys.platform == "linux" else 1024**2)
+        return f"{self._last - self._started:.1f} s ({parts}), {megabytes} MB"
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What the device service says of its model, and the files that came with it."""
+
+    model: Model
+    directory: Path
+
+
+async def describe_model(
+    channel: grpc.aio.Channel, config: FrontendConfig, directory: Path
+) -> Described:
+    """Ask until the model is known; then fetch its files."""
+    stub = DeviceStub(channel)
+    patience = Patience(config.device, config.device_timeout)
+    answer = await get_model(stub, patience)
+    trusted = answer.model.settings.trust_remote_code
+    names = await ask_patiently(
+        lambda: fetch_bundle(stub, directory, python_files=trusted), patience
+    )
+    logger.info(
+        "model %s (%s, %d tokens) of device service %s, %d files",
+        answer.model.served_names[0],
+        answer.model.architecture,
+        answer.model.max_sequence_tokens,
+        config.device,
+        len(names),
+    )
+    return Described(answer.model, directory)
+
+
+async def load_vllm() -> None:
+    """Import what the engine needs, beside the event loop."""
+    await in_daemon_thread(_import_engine)
+
+
+async def build_engine(
+    described: Described, config: FrontendConfig, count: Callable[[Reason], None]
+) -> Engine:
+    """Tokenizer, renderer and the rest of vLLM's front half, beside the event loop."""
+    from frontend.engine.build import build
+
+    return await in_daemon_thread(lambda: build(described, config, count))
+
+
+async def in_daemon_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a thread that does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]  # one of two is set
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001 - handed over, not swallowed
+            error = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="startup", daemon=True).start()
+    return await future
+
+
+def _import_engine() -> None:
+    import frontend.app
+    import frontend.engine.build  # noqa: F401
