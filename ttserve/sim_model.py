@@ -51,16 +51,20 @@ def sim_model_dir() -> Path:
 def write_sim_model(directory: Path, progress: Progress) -> None:
     """Write the files into an empty directory."""
     progress("writing the simulated model")
-    files: dict[str, dict[str, Any]] = {
-        "config.json": _config(),
-        "generation_config.json": _generation_config(),
-        "tokenizer_config.json": _tokenizer_config(),
-    }
-    for name, content in files.items():
-        text = json.dumps(content, indent=2) + "\n"
-        (directory / name).write_text(text, encoding="utf-8")
+    _write_json(directory / "config.json", _config())
+    _write_json(directory / "generation_config.json", _generation_config())
+    write_byte_tokenizer(directory)
+
+
+def write_byte_tokenizer(directory: Path) -> None:
+    """Write only the tokenizer's files, for other models of this vocabulary."""
+    _write_json(directory / "tokenizer_config.json", _tokenizer_config())
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     _write_tokenizer(directory / "tokenizer.json")
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _special_id(token: str) -> int:

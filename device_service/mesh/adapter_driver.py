@@ -128,7 +128,7 @@ class AdapterDriver:
         if isinstance(self._model, ReleasesCaptures):
             try:
                 self._model.release_persistent_capture()
-            except Exception:  # noqa: BLE001 - the mesh must still be closed after this
+            except Exception:
                 logger.exception("releasing the model's captures failed")
 
     # --------------------------------------------------------------------- steps
@@ -184,7 +184,8 @@ class AdapterDriver:
             began = time.monotonic()
             logits = _last_position(model.prefill_forward(**arguments))
             return SettledStep(StepResult(logits, began, time.monotonic()))
-        output = model.prefill_forward(**arguments, read_from_device=False)
+        arguments["read_from_device"] = False
+        output = model.prefill_forward(**arguments)
         host_output, events = model.read_prefill_output(output, async_read=True)
 
         def read() -> torch.Tensor:

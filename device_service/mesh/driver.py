@@ -142,9 +142,7 @@ class LoadedModel:
         try:
             return self._allocate_through_contract(specs)
         except (MemoryError, RuntimeError) as error:
-            gigabytes = (
-                self._spec.lanes * num_blocks * self.bytes_per_block / (1 << 30)
-            )
+            gigabytes = self._spec.lanes * num_blocks * self.bytes_per_block / (1 << 30)
             raise StartupError(
                 f"the KV cache of {num_blocks} blocks ({gigabytes:.2f} GiB) cannot "
                 f"be allocated: {_first_line(error)}"

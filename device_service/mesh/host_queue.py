@@ -109,7 +109,10 @@ class HostQueue:
         return task
 
     def close(self) -> None:
-        """Finish the work in progress, fail what waits, end the worker. Any number of times."""
+        """Finish the work in progress, fail what waits, end the worker.
+
+        May be called any number of times.
+        """
         with self._lock:
             if not self._closed:
                 self._closed = True

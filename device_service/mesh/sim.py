@@ -45,7 +45,8 @@ class SimProfile:
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(options) - known):
             raise StartupError(
-                f"tt.sim: unknown option {unknown[0]!r}; known: {', '.join(sorted(known))}"
+                f"tt.sim: unknown option {unknown[0]!r}; "
+                f"known: {', '.join(sorted(known))}"
             )
         values: dict[str, Any] = {}
         for name, value in options.items():
@@ -80,7 +81,9 @@ def _positive(name: str, value: object) -> int:
 
 def _step_numbers(value: object) -> frozenset[int]:
     if not isinstance(value, list | tuple | set | frozenset):
-        raise StartupError(f"tt.sim.fail_steps must be a list of numbers, not {value!r}")
+        raise StartupError(
+            f"tt.sim.fail_steps must be a list of numbers, not {value!r}"
+        )
     return frozenset(_positive("fail_steps", number) for number in value)
 
 

@@ -66,7 +66,9 @@ class Capabilities:
             capabilities = cls(**_read(declared))
             _check_together(capabilities)
         except ValueError as error:
-            raise StartupError(f"{adapter.__name__}.model_capabilities: {error}") from None
+            raise StartupError(
+                f"{adapter.__name__}.model_capabilities: {error}"
+            ) from None
         return capabilities
 
     @property
@@ -131,10 +133,7 @@ def _check_together(declared: Capabilities) -> None:
             "supports_selective_host_readback needs supports_compact_host_logits"
         )
     _check_block_output(declared)
-    if (
-        "hidden_feed" in declared.spec_requirements
-        and not declared.spec_hidden_handoff
-    ):
+    if "hidden_feed" in declared.spec_requirements and not declared.spec_hidden_handoff:
         raise ValueError("hidden_feed needs a spec_hidden_handoff")
 
 

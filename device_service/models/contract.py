@@ -83,7 +83,7 @@ class Adapter(Protocol):
         `tt_data_parallel` the lanes. Path and dtype are in `hf_config`.
         """
 
-    def prefill_forward(
+    def prefill_forward(  # noqa: PLR0913 - not ours to choose
         self,
         *,
         tokens: torch.Tensor,
@@ -168,10 +168,10 @@ class AllocatesUniform(Protocol):
 class ReadsDecodeOutput(Protocol):
     """Decodes asynchronously (contract 1.9)."""
 
-    def read_decode_output(self, tt_out: Any, async_read: bool) -> tuple[Any, Any]:
+    def read_decode_output(self, tt_out: Any, *, async_read: bool) -> tuple[Any, Any]:
         """Queue the transfer; answers (host_out, read_events)."""
 
-    def process_decode_output_host(self, tt_out: Any, is_tokens: bool) -> Any:
+    def process_decode_output_host(self, tt_out: Any, *, is_tokens: bool) -> Any:
         """Turn transferred output into a tensor, or a tuple that begins with it.
 
         Adapters that declare supports_compact_host_logits also take
@@ -188,10 +188,10 @@ class ReadsPrefillOutput(Protocol):
     does; with False it answers a handle. Adapters without it block.
     """
 
-    def read_prefill_output(self, tt_out: Any, async_read: bool) -> tuple[Any, Any]:
+    def read_prefill_output(self, tt_out: Any, *, async_read: bool) -> tuple[Any, Any]:
         """Queue the transfer; answers (host_out, read_events)."""
 
-    def process_prefill_output_host(self, tt_out: Any, is_tokens: bool) -> Any:
+    def process_prefill_output_host(self, tt_out: Any, *, is_tokens: bool) -> Any:
         """Turn transferred output into logits [n, S, V]."""
 
 

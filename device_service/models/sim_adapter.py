@@ -87,7 +87,7 @@ class SimAdapter:
     ) -> None:
         """Nothing to warm."""
 
-    def prefill_forward(
+    def prefill_forward(  # noqa: PLR0913 - the contract's keywords
         self,
         *,
         tokens: torch.Tensor,
@@ -150,7 +150,7 @@ class SimAdapter:
         return task.result() if read_from_device else task
 
     def read_decode_output(
-        self, tt_out: Task[torch.Tensor], async_read: bool
+        self, tt_out: Task[torch.Tensor], *, async_read: bool
     ) -> tuple[Task[torch.Tensor], list[Task[torch.Tensor]]]:
         """The task is its own event."""
         return tt_out, [tt_out]
@@ -158,6 +158,7 @@ class SimAdapter:
     def process_decode_output_host(
         self,
         tt_out: Task[torch.Tensor],
+        *,
         is_tokens: bool,
         sample_rows: list[int] | None = None,
     ) -> torch.Tensor:
@@ -168,7 +169,7 @@ class SimAdapter:
     read_prefill_output = read_decode_output
 
     def process_prefill_output_host(
-        self, tt_out: Task[torch.Tensor], is_tokens: bool
+        self, tt_out: Task[torch.Tensor], *, is_tokens: bool
     ) -> torch.Tensor:
         """Logits [n, 1, V]."""
         return tt_out.result()

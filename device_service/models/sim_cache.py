@@ -93,7 +93,8 @@ class SimCache:
         rows = np.arange(len(positions))
         blocks = tables[rows, previous // self.block_size]
         found = self.hashes[blocks, previous % self.block_size]
-        return np.where(positions == 0, np.uint64(SEED), found)
+        before: Hashes = np.where(positions == 0, np.uint64(SEED), found)
+        return before
 
     def _digests(self, tables: Indices, positions: Indices) -> Hashes:
         """Full blocks by their sums, the last one slot by slot up to the position."""

@@ -47,9 +47,7 @@ class SimVocabulary:
     mean_output_tokens: int | None = None
 
     @classmethod
-    def of(
-        cls, hf_config: Any, mean_output_tokens: int | None = None
-    ) -> SimVocabulary:
+    def of(cls, hf_config: Any, mean_output_tokens: int | None = None) -> SimVocabulary:
         """Read a model's config.
 
         `sim_output_ids: [first, end]` in the config names the output ids;

@@ -1,0 +1,261 @@
+"""The generic adapter of the `cpu` mesh: any decoder that transformers loads."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from device_service.mesh.cpu import CpuMesh
+from device_service.mesh.host_queue import Task
+from device_service.models.buckets import half_steps, powers_of_two, smallest_covering
+from device_service.models.contract import KVLayer, KVShape
+from device_service.models.hf.attention import UnservableAttention
+from device_service.models.hf.loading import load_decoder
+from device_service.models.hf.packing import pack_linears
+from device_service.models.hf.paged_model import PagedKV, PagedModel
+from device_service.models.hf.probe import probe
+from device_service.models.refusals import refuse_config
+from ttserve.errors import StartupError
+
+logger = logging.getLogger(__name__)
+
+WARM_UP_PROMPT = 32
+"""Tokens of the warm-up prefill; any length is served, so one will do."""
+
+
+class TransformersAdapter:
+    """Follows the model contract; computes on the mesh's worker."""
+
+    model_capabilities = {
+        "supports_chunked_prefill": True,
+        "supports_prefix_caching": True,
+        "supports_async_decode": True,
+        "supports_compact_host_logits": True,
+    }
+    decode_input_update_contract = 1
+
+    def __init__(
+        self,
+        mesh: CpuMesh,
+        model: PagedModel,
+        layers: Sequence[KVLayer | None],
+        *,
+        lanes: int,
+        rows: int,
+    ) -> None:
+        self._mesh = mesh
+        self._model = model
+        self._layers = layers
+        self._lanes = lanes
+        self._rows_per_lane = rows // lanes
+        self._warmed: set[tuple[int, int]] = set()
+        self.unwarmed_decodes = 0
+        self.tt_supported_decode_batch_sizes = powers_of_two(self._rows_per_lane)
+
+    @classmethod
+    def initialize_vllm_model(
+        cls,
+        hf_config: Any,
+        mesh_device: CpuMesh,
+        max_batch_size: int,
+        *,
+        max_seq_len: int,
+        tt_data_parallel: int,
+        optimizations: str | None,
+    ) -> TransformersAdapter:
+        """Load, probe and pack. `optimizations` means nothing here."""
+        refuse_config(hf_config, max_seq_len)
+        decoder = load_decoder(hf_config)
+        text = hf_config.get_text_config()
+        pack_linears(decoder)
+        try:
+            layers = probe(decoder, text.num_hidden_layers)
+        except UnservableAttention as error:
+            raise StartupError(
+                f"model {hf_config.name_or_path!r} cannot be served on mesh cpu: "
+                f"{error}"
+            ) from error
+        return cls(
+            mesh_device,
+            PagedModel(decoder, text.vocab_size),
+            layers,
+            lanes=tt_data_parallel,
+            rows=max_batch_size,
+        )
+
+    # ------------------------------------------------------------------ KV cache
+
+    def kv_layers(self) -> Sequence[KVLayer]:
+        """What the probe found."""
+        return [layer for layer in self._layers if layer is not None]
+
+    def allocate_kv_cache_per_layer(
+        self, per_layer_specs: list[tuple[KVShape, torch.dtype, int]]
+    ) -> PagedKV:
+        """One pool for all lanes; heads and their sizes are the probe's own."""
+        (num_blocks, _, block_size, _), _, _ = per_layer_specs[0]
+        return PagedKV(
+            self._layers,
+            lanes=self._lanes,
+            num_blocks=num_blocks,
+            block_size=block_size,
+        )
+
+    # ------------------------------------------------------------------- warm-up
+
+    def warmup_model_prefill(
+        self, *, kv_cache: PagedKV, enable_trace: bool, can_sample_on_device: bool
+    ) -> None:
+        """One short prompt into the null block; there is nothing to capture."""
+        if enable_trace:
+            return
+        length = min(WARM_UP_PROMPT, kv_cache.block_size)
+        self.prefill_forward(
+            tokens=torch.zeros(1, length, dtype=torch.int32),
+            page_table=torch.zeros(1, 1, dtype=torch.int32),
+            kv_cache=kv_cache,
+            enable_trace=False,
+            prompt_lens=np.array([length]),
+            start_pos=np.zeros(1, dtype=np.int32),
+            empty_slots=[0],
+        )
+
+    def warmup_model_decode(
+        self,
+        *,
+        kv_cache: PagedKV,
+        enable_trace: bool,
+        max_batch_size: int,
+        num_blocks: int,
+        can_sample_on_device: bool,
+    ) -> None:
+        """Each bucket once, at the smallest page-table width."""
+        if enable_trace:
+            return
+        buckets = self.tt_supported_decode_batch_sizes
+        for rows in buckets if self._lanes == 1 else [max_batch_size]:
+            began = time.monotonic()
+            self._warmed.add((rows, 1))
+            self.decode_forward(
+                tokens=torch.zeros(rows, 1, dtype=torch.int32),
+                start_pos=torch.full((rows,), -1, dtype=torch.int32),
+                page_table=torch.zeros(rows, num_blocks, dtype=torch.int32),
+                kv_cache=kv_cache,
+                enable_trace=False,
+                read_from_device=True,
+            )
+            took = time.monotonic() - began
+            logger.info("decode of %d rows warmed up in %.2f s", rows, took)
+
+    # --------------------------------------------------------------------- steps
+
+    def prefill_forward(  # noqa: PLR0913 - the contract's keywords
+        self,
+        *,
+        tokens: torch.Tensor,
+        page_table: torch.Tensor,
+        kv_cache: PagedKV,
+        enable_trace: bool,
+        prompt_lens: np.ndarray,
+        start_pos: Any,
+        empty_slots: list[int],
+        read_from_device: bool = True,
+    ) -> Any:
+        """One forward per row, so that prompts do not pad or touch each other."""
+        starts = np.asarray(start_pos).tolist()
+        ends = np.asarray(prompt_lens).tolist()
+        lanes = torch.tensor(empty_slots) // self._rows_per_lane
+        tables = page_table.long() + (lanes * kv_cache.num_blocks)[:, None]
+        chunks = [
+            tokens[row, start:end].long()
+            for row, (start, end) in enumerate(zip(starts, ends, strict=True))
+        ]
+
+        def work() -> torch.Tensor:
+            logits = [
+                self._model.prefill(kv_cache, chunk, tables[row], starts[row])
+                for row, chunk in enumerate(chunks)
+            ]
+            with torch.inference_mode(mode=False):
+                return torch.stack(logits).unsqueeze(1)
+
+        task = self._mesh.submit(work)
+        return task.result() if read_from_device else task
+
+    def decode_forward(
+        self,
+        *,
+        tokens: torch.Tensor,
+        start_pos: torch.Tensor,
+        page_table: torch.Tensor,
+        kv_cache: PagedKV,
+        enable_trace: bool,
+        read_from_device: bool,
+        **reload: bool,
+    ) -> Any:
+        """All rows, at the narrowest page table that covers the longest.
+
+        Inputs are read with every step, whatever the reload commands say.
+        """
+        batch = len(start_pos)
+        positions = start_pos.long().clamp(min=0)
+        lanes = torch.arange(batch) // (batch // self._lanes)
+        table = page_table.long() + (lanes * kv_cache.num_blocks)[:, None]
+        ids = tokens[:, 0].long()
+        need = int(positions.max()) // kv_cache.block_size + 1
+        width = smallest_covering(half_steps(table.shape[1]), need)
+        self._note_shape(batch, width)
+
+        def work() -> torch.Tensor:
+            logits = self._model.decode(kv_cache, ids, table, positions, width)
+            return logits.unsqueeze(1)
+
+        task = self._mesh.submit(work)
+        return task.result() if read_from_device else task
+
+    def _note_shape(self, batch: int, width: int) -> None:
+        if (batch, width) in self._warmed:
+            return
+        self._warmed.add((batch, width))
+        self.unwarmed_decodes += 1
+        logger.debug("first decode of %d rows by %d blocks", batch, width)
+
+    # ------------------------------------------------------------------ readback
+
+    def read_decode_output(
+        self, tt_out: Task[torch.Tensor], *, async_read: bool
+    ) -> tuple[Task[torch.Tensor], list[Task[torch.Tensor]]]:
+        """The task is its own event."""
+        return tt_out, [tt_out]
+
+    def process_decode_output_host(
+        self,
+        tt_out: Task[torch.Tensor],
+        *,
+        is_tokens: bool,
+        sample_rows: list[int] | None = None,
+    ) -> torch.Tensor:
+        """Logits [B, 1, V], or those of `sample_rows`; the caller's to keep.
+
+        Rows from the first on, in order, need no copy: the tensor was made for
+        this step.
+        """
+        logits = tt_out.result()
+        if sample_rows is None:
+            return logits
+        if sample_rows == list(range(len(sample_rows))):
+            return logits[: len(sample_rows)]
+        return logits[sample_rows]
+
+    read_prefill_output = read_decode_output
+
+    def process_prefill_output_host(
+        self, tt_out: Task[torch.Tensor], *, is_tokens: bool
+    ) -> torch.Tensor:
+        """Logits [n, 1, V]."""
+        return tt_out.result()
