@@ -55,7 +55,7 @@ class InspectorServicer(inspector_pb2_grpc.InspectorServicer):
         self, request: inspector_pb2.PauseRequest, context: Context
     ) -> inspector_pb2.PauseResponse:
         """Stop before the next step."""
-        number = await or_abort(context, self._change(EngineHandle.pause))
+        number = await or_abort(context, self._change(lambda engine: engine.pause()))
         return inspector_pb2.PauseResponse(step_number=number)
 
     async def Step(
@@ -68,14 +68,16 @@ class InspectorServicer(inspector_pb2_grpc.InspectorServicer):
         self, request: inspector_pb2.ResumeRequest, context: Context
     ) -> inspector_pb2.ResumeResponse:
         """Run again."""
-        await or_abort(context, self._change(EngineHandle.resume))
+        await or_abort(context, self._change(lambda engine: engine.resume()))
         return inspector_pb2.ResumeResponse()
 
     async def ResetPrefixCache(
         self, request: inspector_pb2.ResetPrefixCacheRequest, context: Context
     ) -> inspector_pb2.ResetPrefixCacheResponse:
         """Forget cached prefixes."""
-        reset = await or_abort(context, self._change(EngineHandle.reset_prefix_cache))
+        reset = await or_abort(
+            context, self._change(lambda engine: engine.reset_prefix_cache())
+        )
         return inspector_pb2.ResetPrefixCacheResponse(reset=reset)
 
     # -- looking -----------------------------------------------------------
@@ -136,7 +138,7 @@ class InspectorServicer(inspector_pb2_grpc.InspectorServicer):
     async def _step(self, count: int) -> inspector_pb2.StepResponse:
         if count > MAX_RUN_STEPS:
             raise invalid_field("count", f"count must be at most {MAX_RUN_STEPS}")
-        await self._change(EngineHandle.pause)
+        await self._change(lambda engine: engine.pause())
         records = await self._change(lambda engine: engine.run_steps(count))
         return inspector_pb2.StepResponse(
             steps=newest_that_fit(records), steps_run=len(records)

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 from google.protobuf.descriptor import FileDescriptor
+from google.rpc import error_details_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 V1ALPHA = "grpc.reflection.v1alpha"
@@ -28,6 +29,8 @@ def reflection_handlers(
     pool = descriptor_pool.DescriptorPool()
     known: set[str] = set()
     _add(_v1_file(), pool, known)
+    # No file of ours imports the details of a status: they travel as Any.
+    _add_with_dependencies(error_details_pb2.DESCRIPTOR, pool, known)
     for name in names[:-1]:
         found = descriptor_pool.Default().FindFileContainingSymbol(name)
         _add_with_dependencies(found, pool, known)

@@ -101,7 +101,7 @@ class Submissions:
         entry = self._enter(message.handle)
         if entry is None:
             return
-        entry.group = _group(message)
+        entry.group = self._group(message)
         if size > INLINE_BYTES or message.HasField("structured_output"):
             self._check_aside(message.handle, message)
         else:
@@ -213,11 +213,18 @@ class Submissions:
                 content = await loop.run_in_executor(
                     checkers, parse_submission, content, handle
                 )
-                self._entries[handle].group = _group(content)
+                self._entries[handle].group = self._group(content)
             outcome = await loop.run_in_executor(checkers, self._examine, content)
         except TTServeError as error:
             outcome = error
         self._arrived(handle, outcome)
+
+    def _group(self, message: generation_pb2.Submission) -> Group | None:
+        """The family to wait for; None where there is none that could complete."""
+        count = message.group.count
+        if message.HasField("group") and 2 <= count <= self._admission.capacity:
+            return Group(message.group.group_id, count)
+        return None
 
     # -- deciding ----------------------------------------------------------
 
@@ -266,9 +273,3 @@ class Submissions:
     def _leave(self, handle: int) -> None:
         self._entries.pop(handle, None)
         self._stream.settled()
-
-
-def _group(message: generation_pb2.Submission) -> Group | None:
-    if not message.HasField("group"):
-        return None
-    return Group(message.group.group_id, message.group.count)

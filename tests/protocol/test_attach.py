@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tests.support.attach_client import AttachClient
 from tests.support.scripted_engine import scripted_token
-from tests.support.wire import AttachClient, Service
+from tests.support.wire import Service
 from ttserve.protocol import PROTOCOL_MINOR
 from ttserve.v1 import generation_pb2, step_pb2
 
