@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from device_service.description import ModelDescription
 from device_service.resolve import Resolved
 
@@ -33,6 +35,7 @@ def _model(resolved: Resolved, description: ModelDescription) -> list[tuple[str,
             f"({pool.origin})",
         ),
         ("prefix caching", cached),
+        ("generation defaults", json.dumps(dict(description.generation_defaults))),
     ]
 
 

@@ -174,8 +174,13 @@ def defaults() -> dict[str, object]:
     return {field.name: field.default for field in dataclasses.fields(TTOptions)}
 
 
-def parse_tt_options(additional_config: Mapping[str, object]) -> TTOptions:
+def parse_tt_options(additional_config: object) -> TTOptions:
     """Read the `tt` object; an unknown name or a wrong type is an error."""
+    if not isinstance(additional_config, Mapping):
+        raise StartupError(
+            f"--additional-config: {additional_config!r} is not a JSON object, such as "
+            '\'{"tt": {"mesh": "cpu"}}\''
+        )
     for key in additional_config:
         if key != "tt":
             raise StartupError(

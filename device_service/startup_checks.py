@@ -26,7 +26,7 @@ class LaunchCheck:
     """Something that must not be asked for.
 
     `say` names the option and what to do instead; it is filled in with vLLM's
-    engine options by field name, and with `mesh` and `hardware_only`.
+    engine options by field name, and with `mesh`, `hardware_only`, `reasoning`.
     """
 
     name: str
@@ -119,6 +119,11 @@ LAUNCH_CHECKS = (
         ),
         "--structured-outputs-config: the grammar backend is always xgrammar; leave "
         "`backend` out",
+    ),
+    LaunchCheck(
+        "reasoning parser",
+        lambda config: _unknown(_reasoning_parser(config)),
+        "--reasoning-parser {reasoning}: vLLM knows no parser of that name",
     ),
     LaunchCheck(
         "images",
@@ -235,11 +240,6 @@ MODEL_CHECKS = (
         "--enable-prefix-caching: {architecture} on mesh {mesh} cannot resume from "
         "cached blocks; leave it out",
     ),
-    ModelCheck(
-        "reasoning parser",
-        lambda it: _unknown_reasoning_parser(it.vllm_config),
-        "--reasoning-parser {reasoning_parser}: vLLM knows no parser of that name",
-    ),
 )
 
 
@@ -249,6 +249,7 @@ def check_launch(config: DeviceConfig) -> None:
         **config.engine,
         "mesh": config.mesh,
         "hardware_only": ", ".join(config.tt.hardware_only()),
+        "reasoning": _reasoning_parser(config),
     }
     problems = refused(config.engine, config.engine_defaults)
     problems += [
@@ -260,12 +261,10 @@ def check_launch(config: DeviceConfig) -> None:
 
 def check_model(candidate: Candidate) -> None:
     """Raise StartupError, a line for each thing that cannot be served."""
-    settings = candidate.vllm_config.structured_outputs_config
     values = {
         "architecture": candidate.model.architectures[0],
         "quantization": candidate.model.quantization,
         "mesh": candidate.config.mesh,
-        "reasoning_parser": settings.reasoning_parser,
     }
     problems = [
         check.say.format_map(values) for check in MODEL_CHECKS if check.wrong(candidate)
@@ -281,6 +280,14 @@ def _items(limits: dict[str, Any]) -> list[int]:
     ]
 
 
-def _unknown_reasoning_parser(vllm_config: VllmConfig) -> bool:
-    name = vllm_config.structured_outputs_config.reasoning_parser
-    return bool(name) and name not in ReasoningParserManager.list_registered()
+def _reasoning_parser(config: DeviceConfig) -> str:
+    """The parser by either option; "" where a plugin is still to bring it."""
+    if config.engine["reasoning_parser_plugin"]:
+        return ""
+    nested = config.engine["structured_outputs_config"].reasoning_parser
+    return str(config.engine["reasoning_parser"] or nested)
+
+
+def _unknown(reasoning_parser: str) -> bool:
+    known = ReasoningParserManager.list_registered()
+    return bool(reasoning_parser) and reasoning_parser not in known

@@ -13,6 +13,8 @@ def one_line(error: BaseException) -> str:
         where = ".".join(str(part) for part in first.get("loc", ()))
         text = str(first.get("msg", error)).removeprefix("Value error, ")
         text = f"{where}: {text}" if where and where not in text else text
+    elif isinstance(error, KeyError) and error.args:
+        text = str(error.args[0])  # a KeyError prints its argument in quotes
     else:
         text = str(error) or type(error).__name__
     text = " ".join(text.split())

@@ -1,0 +1,322 @@
+"""What is refused at start, and what is adjusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.usage.usage_lib import UsageContext
+
+from device_service.adjustments import adjust
+from device_service.config import DeviceConfig, parse_args
+from device_service.engine_flags import CHECKED, REFUSED, SERVED
+from device_service.models.capabilities import Capabilities
+from device_service.startup_checks import (
+    LAUNCH_CHECKS,
+    MODEL_CHECKS,
+    Candidate,
+    check_launch,
+    check_model,
+)
+from ttserve.errors import StartupError
+from ttserve.sim_model import sim_model_dir
+
+EVERYTHING = Capabilities(supports_chunked_prefill=True, supports_prefix_caching=True)
+
+REFUSED_LAUNCHES: list[tuple[str, str, list[str], str]] = [
+    ("tensor parallelism", "cpu", ["-tp", "2"], "--tensor-parallel-size 2"),
+    ("pipeline parallelism", "cpu", ["--pipeline-parallel-size=4"], "MESH_DEVICE"),
+    ("LoRA", "cpu", ["--enable-lora"], "--enable-lora"),
+    (
+        "speculation",
+        "cpu",
+        ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}'],
+        "--speculative-config",
+    ),
+    (
+        "KV connector",
+        "cpu",
+        [
+            "--kv-transfer-config",
+            '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}',
+        ],
+        "--kv-transfer-config",
+    ),
+    (
+        "KV events",
+        "cpu",
+        ["--kv-events-config", '{"enable_kv_cache_events": true}'],
+        "--kv-events-config",
+    ),
+    ("pooling runner", "cpu", ["--runner", "pooling"], "--runner pooling"),
+    ("async scheduling", "cpu", ["--async-scheduling"], "do not overlap yet"),
+    (
+        "grammar backend",
+        "cpu",
+        ["--structured-outputs-config.backend", "guidance"],
+        "always xgrammar",
+    ),
+    (
+        "reasoning parser",
+        "cpu",
+        ["--reasoning-parser", "telepathy"],
+        "--reasoning-parser telepathy: vLLM knows no parser of that name",
+    ),
+    (
+        "reasoning parser",
+        "cpu",
+        ["--structured-outputs-config.reasoning_parser", "telepathy"],
+        "vLLM knows no parser of that name",
+    ),
+    ("images", "cpu", ["--limit-mm-per-prompt", '{"image": 2}'], "text only"),
+    (
+        "images",
+        "cpu",
+        ["--limit-mm-per-prompt", '{"video": {"count": 1}}'],
+        "text only",
+    ),
+    ("one token per block", "cpu", ["--block-size", "0"], "--block-size 0"),
+    (
+        "one block per prefill step",
+        "cpu",
+        ["--max-num-batched-tokens", "63"],
+        "--max-num-batched-tokens 63 is less than one block of --block-size 64",
+    ),
+    ("null block and another", "sim", ["--num-gpu-blocks-override", "1"], "at least 2"),
+    (
+        "pool of the model's own size",
+        "ttnn",
+        ["--num-gpu-blocks-override", "9"],
+        "ttnn",
+    ),
+    ("pool of the model's own size", "ttnn", ["--kv-cache-fraction", "0.5"], "ttnn"),
+    ("pool without bytes", "sim", ["--kv-cache-memory-bytes", "1g"], "mesh sim"),
+    ("pool without bytes", "sim", ["--kv-cache-fraction", "0.5"], "mesh sim"),
+    (
+        "device sampling",
+        "cpu",
+        ["--additional-config.tt.sample_on_device_mode", "all"],
+        "device sampling is not built yet",
+    ),
+    (
+        "compatible sampling",
+        "sim",
+        ["--additional-config.tt.always_compat_sampling", "true"],
+        "always_compat_sampling: true is not supported",
+    ),
+    (
+        "simulated latency",
+        "cpu",
+        ["--additional-config.tt.sim.decode_ms=1"],
+        "mesh cpu",
+    ),
+    (
+        "hardware options",
+        "sim",
+        [
+            "--additional-config",
+            '{"tt": {"fabric_config": "FABRIC_1D", "optimizations": "accuracy"}}',
+        ],
+        "tt option optimizations, fabric_config: mesh sim has no use for it",
+    ),
+]
+
+
+def launch(mesh: str, *arguments: str) -> DeviceConfig:
+    return parse_args(["--mesh", mesh, *arguments], {})
+
+
+@pytest.mark.parametrize(("name", "mesh", "arguments", "says"), REFUSED_LAUNCHES)
+def test_refused_launches(
+    name: str, mesh: str, arguments: list[str], says: str
+) -> None:
+    with pytest.raises(StartupError) as caught:
+        check_launch(launch(mesh, *arguments))
+    (line,) = str(caught.value).splitlines()
+    assert says in line
+    (check,) = (check for check in LAUNCH_CHECKS if check.name == name)
+    assert check.wrong(launch(mesh, *arguments))
+
+
+def test_every_launch_check_is_in_the_table_above() -> None:
+    assert {row[0] for row in REFUSED_LAUNCHES} == {c.name for c in LAUNCH_CHECKS}
+
+
+@pytest.mark.parametrize("mesh", ["cpu", "sim", "ttnn"])
+def test_the_defaults_pass(mesh: str) -> None:
+    check_launch(launch(mesh))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "arguments"),
+    [
+        ("cpu", ["--no-async-scheduling", "--no-enable-prefix-caching"]),
+        ("cpu", ["-tp", "1", "-dp", "1", "--enforce-eager", "--max-num-seqs", "1"]),
+        ("cpu", ["--kv-cache-memory-bytes", "1g", "--scheduling-policy", "priority"]),
+        ("cpu", ["--structured-outputs-config.backend", "xgrammar"]),
+        ("cpu", ["--limit-mm-per-prompt", '{"image": 0}']),
+        ("cpu", ["--reasoning-parser", "qwen3"]),
+        ("cpu", ["--reasoning-parser", "mine", "--reasoning-parser-plugin", "my.py"]),
+        ("cpu", ["--additional-config.tt.seeded_sampling_policy", "host"]),
+        ("cpu", ["--additional-config.tt.trace_mode", "none"]),
+        ("sim", ["--additional-config.tt.sim.decode_ms", "12.5"]),
+        ("sim", ["--num-gpu-blocks-override", "100"]),
+        ("ttnn", ["--additional-config.tt.fabric_config", "FABRIC_1D"]),
+    ],
+)
+def test_what_is_served_passes(mesh: str, arguments: list[str]) -> None:
+    check_launch(launch(mesh, *arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--gpu-memory-utilization", "0.5"], "--kv-cache-fraction"),
+        (["--scheduler-cls", "a.B"], "WatchSteps"),
+        (["--enable-log-requests"], "it belongs to the frontend"),
+        (["--cpu-offload-gb", "1"], "the mesh keeps its own memory"),
+        (["-cc.mode", "3"], "--compilation-config is not supported"),
+        (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype is not supported"),
+        (["--max-num-queued-reqs", "7"], "use --max-queued-requests"),
+        (["--data-parallel-rank", "1"], "TT_VISIBLE_DEVICES"),
+    ],
+)
+def test_vllm_options_without_a_meaning_here(arguments: list[str], says: str) -> None:
+    with pytest.raises(StartupError) as caught:
+        check_launch(launch("cpu", *arguments))
+    (line,) = str(caught.value).splitlines()
+    assert says in line
+
+
+def test_every_problem_gets_its_line() -> None:
+    with pytest.raises(StartupError) as caught:
+        check_launch(launch("cpu", "-tp", "2", "--enable-lora", "--nnodes", "2"))
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_no_option_is_on_two_lists() -> None:
+    assert not SERVED & CHECKED
+    assert not (SERVED | CHECKED) & REFUSED.keys()
+
+
+# -- the model ----------------------------------------------------------------
+
+
+def candidate(capabilities: Capabilities, *arguments: str) -> Candidate:
+    config = launch("sim", *arguments)
+    values: dict[str, Any] = {**config.engine, "async_scheduling": False}
+    engine_args = AsyncEngineArgs(**{**values, "model": str(sim_model_dir())})
+    vllm_config = engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
+    return Candidate(config, vllm_config, capabilities)
+
+
+def scheduler_facts(vllm_config: VllmConfig) -> tuple[bool, int, int, bool]:
+    scheduler = vllm_config.scheduler_config
+    return (
+        scheduler.enable_chunked_prefill,
+        scheduler.max_num_batched_tokens,
+        scheduler.long_prefill_token_threshold,
+        scheduler.disable_chunked_mm_input,
+    )
+
+
+def test_a_capable_model_is_left_alone() -> None:
+    it = candidate(EVERYTHING, "--long-prefill-token-threshold", "512")
+    check_model(it)
+    assert adjust(it) == []
+    assert scheduler_facts(it.vllm_config) == (True, 2048, 512, True)
+    assert it.vllm_config.cache_config.enable_prefix_caching is True
+
+
+def test_a_model_that_cannot_split_prompts_takes_them_whole() -> None:
+    it = candidate(
+        Capabilities(supports_prefix_caching=True),
+        "--long-prefill-token-threshold=512",
+        "--max-model-len=4096",
+    )
+    check_model(it)
+    notes = adjust(it)
+    assert scheduler_facts(it.vllm_config) == (False, 4096, 0, False)
+    assert len(notes) == 2
+    assert "2048 raised to max_model_len 4096" in notes[1]
+
+
+def test_a_budget_that_is_large_enough_stays() -> None:
+    it = candidate(
+        Capabilities(), "--max-num-batched-tokens=5000", "--max-model-len=4096"
+    )
+    notes = adjust(it)
+    assert scheduler_facts(it.vllm_config)[1] == 5000
+    assert [note.split(":")[0] for note in notes] == [
+        "prefix caching off",
+        "chunked prefill off",
+    ]
+
+
+def test_chunked_prefill_off_by_choice_is_no_adjustment() -> None:
+    it = candidate(EVERYTHING, "--no-enable-chunked-prefill", "--max-model-len=1024")
+    assert adjust(it) == []
+    assert scheduler_facts(it.vllm_config)[:3] == (False, 2048, 0)
+
+
+def test_prefix_caching_goes_where_nothing_can_resume() -> None:
+    it = candidate(Capabilities(supports_chunked_prefill=True))
+    check_model(it)
+    (note,) = adjust(it)
+    assert note.startswith("prefix caching off")
+    assert it.vllm_config.cache_config.enable_prefix_caching is False
+
+
+def test_too_many_logprobs_are_limited() -> None:
+    it = candidate(EVERYTHING, "--max-logprobs", "50")
+    assert adjust(it) == ["max_logprobs 50 changed to 20"]
+    assert it.model.max_logprobs == 20
+
+
+REFUSED_MODELS: list[tuple[str, Capabilities, list[str], str]] = [
+    (
+        "chunked prefill",
+        Capabilities(supports_prefix_caching=True),
+        ["--enable-chunked-prefill"],
+        "--enable-chunked-prefill: LlamaForCausalLM on mesh sim cannot split",
+    ),
+    (
+        "prefix caching",
+        Capabilities(supports_chunked_prefill=True),
+        ["--enable-prefix-caching"],
+        "--enable-prefix-caching: LlamaForCausalLM on mesh sim cannot resume",
+    ),
+    ("block output", Capabilities(output_tokens_per_step=256), [], "several tokens"),
+]
+
+
+@pytest.mark.parametrize(("name", "capabilities", "arguments", "says"), REFUSED_MODELS)
+def test_refused_models(
+    name: str, capabilities: Capabilities, arguments: list[str], says: str
+) -> None:
+    it = candidate(capabilities, *arguments)
+    with pytest.raises(StartupError) as caught:
+        check_model(it)
+    (line,) = str(caught.value).splitlines()
+    assert says in line
+    assert name in {check.name for check in MODEL_CHECKS}
+
+
+def test_paths_are_not_models(tmp_path: Path) -> None:
+    from device_service.model_source import find_model
+
+    (tmp_path / "model.gguf").write_bytes(b"")
+    for model, says in (
+        (str(tmp_path / "nowhere"), "no such directory"),
+        ("./nowhere", "no such directory"),
+        ("a/b/c", "no such directory"),
+        (str(tmp_path / "model.gguf"), "is a file"),
+        (str(tmp_path), "has no config.json"),
+    ):
+        with pytest.raises(StartupError) as caught:
+            find_model(launch("cpu", "--model", model), print)
+        assert f"--model {model}: " in str(caught.value)
+        assert says in str(caught.value)
