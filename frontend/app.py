@@ -34,6 +34,7 @@ import ttserve
 from frontend.config import HttpConfig, Tls
 from frontend.engine.build import Engine
 from frontend.engine.client import TASKS
+from frontend.engine.deltas import keeping_logprobs
 from frontend.engine.failures import quieten_expected_failures
 from frontend.http.auth import ApiKeys
 from frontend.http.body import JsonBody
@@ -91,6 +92,9 @@ async def build_app(
     init_exception_handler(app)
     _wrap(app, arguments, config, in_flight, served(engine.model))
     await init_app_state(engine.llm, app.state, arguments, TASKS)
+    chat_serving = app.state.openai_serving_chat
+    if chat_serving.parser_cls is not None:
+        chat_serving.parser_cls = keeping_logprobs(chat_serving.parser_cls)
     quieten_expected_failures()
     return app
 

@@ -75,8 +75,6 @@ EARLY = frozenset(
         "uvicorn_log_level",
         "disable_uvicorn_access_log",
         "log_config_file",
-        "h11_max_incomplete_event_size",
-        "h11_max_header_count",
         "shutdown_timeout",
     }
 )
@@ -102,6 +100,8 @@ REFUSED: dict[str, str] = {
     "tokens_only": "Device.Generate takes and gives token ids",
     "enable_scale_out": "Device.Generate takes and gives token ids",
     "enable_flash_late_interaction": _NOT_SERVED,
+    "h11_max_incomplete_event_size": "HTTP is parsed by httptools, not by h11",
+    "h11_max_header_count": "HTTP is parsed by httptools, not by h11",
 }
 """Server options of vLLM that are not ours, with what to say."""
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from prometheus_client import make_asgi_app
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from frontend.http.health import Readiness, health_routes
 
 
 def metrics_app(readiness: Readiness) -> Starlette:
     """/metrics of this process, beside the health endpoints."""
-    # A mount alone would redirect /metrics to /metrics/.
-    numbers = make_asgi_app()
-    return Starlette(
-        routes=[
-            *health_routes(readiness),
-            Mount("/metrics", numbers),
-        ]
-    )
+
+    async def get_metrics(request: Request) -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    metrics = Route("/metrics", get_metrics, methods=["GET"])
+    return Starlette(routes=[*health_routes(readiness), metrics])

@@ -117,7 +117,6 @@ def _uvicorn_config(app: ASGIApp, http: HttpConfig) -> uvicorn.Config:
         ssl_ca_certs=http.tls.ca_certs,
         ssl_cert_reqs=http.tls.cert_reqs,
         ssl_ciphers=http.tls.ciphers,
-        h11_max_incomplete_event_size=http.h11_max_incomplete_event_size,
         **options,
     )
     try:

@@ -227,7 +227,7 @@ class FakeDevice(DeviceServicer):
                 task.cancel()
 
     async def wait_while_stalled(self) -> None:
-        while self.behaviour.stalled:
+        while self.behaviour.stalled:  # noqa: ASYNC110 - set by another thread
             await asyncio.sleep(0.01)
 
     def opened(self, hello: device_pb2.OpenSession) -> device_pb2.AttachResponse:
