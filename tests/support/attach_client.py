@@ -21,7 +21,7 @@ from ttserve.v1 import device_pb2, device_pb2_grpc, generation_pb2, step_pb2
 VLLM_VERSION = "0.30.0"
 
 
-def submission(handle: int = 1, **changes: Any) -> generation_pb2.Submission:
+def submission(handle: int = 1, /, **changes: Any) -> generation_pb2.Submission:
     """A well-formed submission; keywords replace parts of it."""
     message = generation_pb2.Submission(
         handle=handle,
