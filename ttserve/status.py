@@ -43,7 +43,7 @@ def to_status(error: TTServeError) -> status_pb2.Status:
     status.details.add().Pack(info)
     if error.retry_after is not None:
         delay = duration_pb2.Duration()
-        delay.FromNanoseconds(int(error.retry_after * 1e9))
+        delay.FromMilliseconds(round(error.retry_after * 1000))
         status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
     return status
 
@@ -88,7 +88,7 @@ def _details(
             detail.Unpack(info)
         elif detail.Is(retry.DESCRIPTOR):
             detail.Unpack(retry)
-            retry_after = retry.retry_delay.ToNanoseconds() / 1e9
+            retry_after = retry.retry_delay.ToMilliseconds() / 1000
     return info, retry_after
 
 
