@@ -11,6 +11,9 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
 
 from device_service.signals import leave_at_once
 from ttserve.environment import prepare_device_service
@@ -64,13 +67,23 @@ def _serve(arguments: Sequence[str]) -> int:
 
 
 def _model_argument(arguments: Sequence[str]) -> str | None:
-    """What `--model` says; nothing can be parsed yet."""
+    """What `--model` says, here or in a file of options; nothing is parsed yet."""
+    given = {"--model": "", "--config": ""}
     for index, argument in enumerate(arguments):
-        if argument == "--model" and index + 1 < len(arguments):
-            return arguments[index + 1]
-        if argument.startswith("--model="):
-            return argument.partition("=")[2]
-    return None
+        name, equals, value = argument.partition("=")
+        if name in given:
+            following = arguments[index + 1 : index + 2]
+            given[name] = value if equals else "".join(following)
+    return given["--model"] or _model_in_file(given["--config"])
+
+
+def _model_in_file(name: str) -> str | None:
+    try:
+        options = yaml.safe_load(Path(name).read_text()) if name else None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return None  # the parser will say what is wrong with the file
+    model = options.get("model") if isinstance(options, dict) else None
+    return model if isinstance(model, str) else None
 
 
 def _log_to_stderr() -> None:

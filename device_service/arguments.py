@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -127,26 +126,21 @@ class _Parser(FlexibleArgumentParser):
         formatter.add_usage("%(prog)s [options] [vLLM engine options]", (), ())
         formatter.add_text(self.description)
         formatter.add_text(_EXAMPLES)
-        for group in self._action_groups:
-            if group.title == OWN_OPTIONS:
-                formatter.start_section(OWN_OPTIONS)
-                formatter.add_arguments(group._group_actions)  # noqa: SLF001
-                formatter.end_section()
+        formatter.start_section(OWN_OPTIONS)
+        formatter.add_arguments(own_options(self))
+        formatter.end_section()
         formatter.add_text(_tt_help())
-        formatter.add_text(self._engine_help())
+        formatter.add_text(_engine_help(self))
         return str(formatter.format_help())
 
-    def _engine_help(self) -> str:
-        lines = [_ENGINE_OPTIONS]
-        for group in self._action_groups:
-            names = sorted(
-                flag(action.dest)
-                for action in group._group_actions  # noqa: SLF001
-                if action.dest in SERVED
-            )
-            if names:
-                lines += [f"  {group.title}", *_indented(" ".join(names))]
-        return "\n".join(lines)
+
+def _engine_help(parser: argparse.ArgumentParser) -> str:
+    lines = [_ENGINE_OPTIONS]
+    for title, fields in engine_groups(parser):
+        names = [flag(field) for field in sorted(fields & SERVED)]
+        if names:
+            lines += [f"  {title}", *_indented(" ".join(names))]
+    return "\n".join(lines)
 
 
 def _indented(text: str) -> list[str]:
@@ -261,14 +255,16 @@ def _add_resource_options(own: Any) -> None:
     )
 
 
-def own_defaults(parser: argparse.ArgumentParser) -> Sequence[tuple[str, str, str]]:
-    """(option, default, help) of our own options, for docs/OPTIONS.md."""
-    rows = []
-    for group in parser._action_groups:  # noqa: SLF001 - argparse has no reader
-        if group.title != OWN_OPTIONS:
-            continue
-        for action in group._group_actions:  # noqa: SLF001
-            if action.dest != "help":
-                default = "" if action.default is None else str(action.default)
-                rows.append((action.option_strings[0], default, action.help or ""))
-    return rows
+def own_options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Our own options, without `--help`."""
+    (own,) = (g for g in parser._action_groups if g.title == OWN_OPTIONS)  # noqa: SLF001
+    return [a for a in own._group_actions if a.dest != "help"]  # noqa: SLF001
+
+
+def engine_groups(parser: argparse.ArgumentParser) -> list[tuple[str, set[str]]]:
+    """vLLM's groups of options: title, and the fields of its engine arguments."""
+    return [
+        (group.title or "", {action.dest for action in group._group_actions})  # noqa: SLF001
+        for group in parser._action_groups  # noqa: SLF001 - argparse has no reader
+        if group.title != OWN_OPTIONS
+    ]

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from transformers.utils.logging import disable_progress_bar
 from vllm.utils.gc_utils import freeze_gc_heap
+from vllm.utils.torch_utils import set_random_seed
 
 from device_service.admission import RequestFactory
 from device_service.assembly import (
@@ -60,6 +61,7 @@ With Python's own 5 ms, a wake-up of the event loop beside a busy engine waited
 """
 
 STILL_SECONDS = 10.0
+ENGINE_END_SECONDS = 30.0
 
 
 async def run(config: DeviceConfig) -> int:
@@ -70,6 +72,7 @@ async def run(config: DeviceConfig) -> int:
     check_launch(config)
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     torch.set_num_threads(config.threads)
+    set_random_seed(config.engine["seed"])
     disable_progress_bar()  # stages say how long they take
     stop = StopRequest()
     mesh = make_mesh(
@@ -99,6 +102,7 @@ class _Service:
         self._mesh = mesh
         self._device = Device(mesh)
         self._thread = DeviceThread()
+        self._engine: Engine | None = None
 
     async def live(self, stop: StopRequest) -> int:
         """Start, serve, end."""
@@ -118,11 +122,14 @@ class _Service:
         return 1
 
     async def close(self) -> None:
-        """Close what is open on the device.
+        """End the engine, then close what is open on the device.
 
         A start that was given up before the mesh opened leaves nothing to
         close, and is not waited for.
         """
+        if self._engine is not None:
+            self._engine.stop()
+            await self._thread.call(self._engine.join, ENGINE_END_SECONDS)
         if self._device.touched:
             async with _stage("closing the mesh"):
                 await self._thread.call(self._device.close)
@@ -166,6 +173,7 @@ class _Service:
             normalise_grammar=normalise_structured_outputs,
         )
         engine.start()
+        self._engine = engine
         await self._server.open_for_requests(engine, factory, sampling.grammars)
 
 

@@ -1,0 +1,196 @@
+"""From what was asked for to what is served, without opening a mesh."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device_service.__main__ import _model_argument
+from device_service.config import parse_args
+from device_service.describe import bundle_of, describe
+from device_service.effective import effective_configuration
+from device_service.kv.memory import free_memory_bytes
+from device_service.mesh.factory import make_mesh
+from device_service.mesh.interface import Mesh
+from device_service.resolve import Resolved, kv_bytes_per_token, resolve
+from ttserve.errors import StartupError
+from ttserve.sim_model import sim_model_dir
+
+ROOT = Path(__file__).parents[3]
+GALAXY = {"TT_LLAMA_TEXT_VER": "llama3_70b_galaxy", "MESH_DEVICE": "TG"}
+
+
+def resolved(*arguments: str, **environ: str) -> tuple[Resolved, Mesh]:
+    argv = arguments if "--mesh" in arguments else ("--mesh", "sim", *arguments)
+    config = parse_args(argv, environ)
+    mesh = make_mesh(
+        config.mesh,
+        {"mesh_device": config.environment.mesh_device, "sim": config.tt.sim},
+    )
+    return resolve(config, mesh, print), mesh
+
+
+def changed_model(path: Path, **changes: Any) -> str:
+    shutil.copytree(sim_model_dir(), path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | changes))
+    return str(path)
+
+
+def test_vllm_is_told_what_was_decided() -> None:
+    it, _ = resolved("--max-model-len", "1000", "--max-num-seqs", "4")
+    vllm_config = it.vllm_config
+    assert vllm_config.cache_config.num_gpu_blocks == it.pool.num_blocks == 65
+    assert vllm_config.cache_config.block_size == 64
+    assert vllm_config.model_config.max_model_len == 1000
+    assert vllm_config.scheduler_config.max_num_seqs == 4
+    assert vllm_config.scheduler_config.async_scheduling is False
+    assert vllm_config.structured_outputs_config.backend == "xgrammar"
+    assert vllm_config.structured_outputs_config.disable_any_whitespace
+    assert vllm_config.parallel_config.data_parallel_size == 1
+
+
+def test_minus_one_fits_the_sequence_to_the_pool() -> None:
+    it, mesh = resolved("--max-model-len", "-1", "--num-gpu-blocks-override", "65")
+    assert it.vllm_config.model_config.max_model_len == 64 * 64
+    assert describe(it, mesh, "").max_sequence_tokens == 64 * 64
+
+
+def test_omitted_is_the_models_own_length() -> None:
+    it, _ = resolved()
+    own = json.loads((sim_model_dir() / "config.json").read_text())
+    assert it.pool.max_model_len == own["max_position_embeddings"]
+
+
+def test_the_cpu_pool_takes_a_quarter_of_free_memory_at_most() -> None:
+    sim = str(sim_model_dir())
+    it, _ = resolved("--mesh", "cpu", "--model", sim)
+    assert 0 < it.pool.total_bytes <= free_memory_bytes() * 0.3
+    given, _ = resolved("--mesh", "cpu", "--model", sim, "--kv-cache-memory-bytes=9m")
+    per_block = 64 * kv_bytes_per_token(given.vllm_config)
+    assert given.pool.num_blocks == 9_000_000 // per_block
+    assert given.pool.origin == "--kv-cache-memory-bytes"
+
+
+def test_data_parallel_size_folds_into_lanes() -> None:
+    it, mesh = resolved("--data-parallel-size", "4", "--max-num-seqs", "8", **GALAXY)
+    description = describe(it, mesh, "")
+    assert (it.shape.lanes, it.shape.rows_per_lane) == (4, 8)
+    assert it.vllm_config.scheduler_config.max_num_seqs == 32
+    assert description.scheduling.total_rows == 32
+    assert description.limits.max_queued_requests == 128
+    assert (description.mesh.rows, description.mesh.columns) == (8, 4)
+
+
+@pytest.mark.parametrize("environ", [{}, {"TT_QWEN3_TEXT_VER": "qwen3_32b_galaxy"}])
+def test_other_models_do_not_run_as_lanes(environ: dict[str, str]) -> None:
+    with pytest.raises(StartupError, match="one device service per mesh"):
+        resolved("--data-parallel-size", "4", **environ)
+
+
+def test_the_description() -> None:
+    it, mesh = resolved(
+        "--served-model-name",
+        "first",
+        "second",
+        "--override-generation-config",
+        '{"top_k": 32}',
+        "--scheduling-policy=priority",
+        "--max-queued-requests=7",
+        "--reasoning-parser=qwen3",
+    )
+    description = describe(it, mesh, "")
+    assert description.served_names == ("first", "second")
+    assert description.generation_defaults["top_k"] == 32
+    assert description.scheduling.policy == "priority"
+    assert description.scheduling.chunked_prefill
+    assert not description.scheduling.async_decode
+    assert description.limits.max_queued_requests == 7
+    assert description.settings.reasoning_parser == "qwen3"
+    assert description.settings.structured_output_backend == "xgrammar"
+    assert description.eos_token_ids
+    assert all(0 <= i < description.vocab_size for i in description.eos_token_ids)
+
+
+def test_the_served_name_is_never_the_path_of_a_cache() -> None:
+    it, mesh = resolved()
+    assert describe(it, mesh, "").served_names == ("ttserve-sim",)
+    typed = str(sim_model_dir())
+    it, mesh = resolved("--model", typed)
+    assert describe(it, mesh, "").served_names == (typed,)
+
+
+def test_the_fingerprint_tells_different_services_apart() -> None:
+    it, mesh = resolved("--max-model-len", "1024")
+    same, _ = resolved("--max-model-len", "1024")
+    longer, _ = resolved("--max-model-len", "2048")
+    prints = [
+        describe(it, mesh, "a").fingerprint,
+        describe(same, mesh, "a").fingerprint,
+        describe(longer, mesh, "a").fingerprint,
+        describe(it, mesh, "b").fingerprint,
+    ]
+    assert prints[0] == prints[1]
+    assert len(set(prints)) == 3
+
+
+def test_the_bundle_carries_what_frontends_need() -> None:
+    it, _ = resolved("--hf-overrides", '{"rope_theta": 12345.0}')
+    files = {file.name: file.data for file in bundle_of(it).files}
+    assert {"config.json", "tokenizer.json", "vllm_modelinfo.json"} <= files.keys()
+    assert b"12345.0" in files["config.json"]
+    assert json.loads(files["config.json"])["architectures"] == ["LlamaForCausalLM"]
+
+
+def test_a_tokenizer_from_elsewhere_replaces_the_models_own(tmp_path: Path) -> None:
+    model = changed_model(tmp_path / "model", rope_theta=54321.0)
+    other = changed_model(tmp_path / "other")
+    tokenizer = tmp_path / "other" / "tokenizer_config.json"
+    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"mine": 1}))
+    it, _ = resolved("--model", model, "--tokenizer", other)
+    files = {file.name: file.data for file in bundle_of(it).files}
+    assert b"mine" in files["tokenizer_config.json"]
+    assert b"54321.0" in files["config.json"]
+
+
+def test_the_printed_block_has_no_secret() -> None:
+    it, mesh = resolved("--hf-token", "hf_secret", "--max-logprobs", "50")
+    text = effective_configuration(it, describe(it, mesh, ""))
+    assert "hf_secret" not in text
+    for part in ("ttserve-sim", "32 requests at a time", "16385 blocks", "fcfs"):
+        assert part in text
+    assert "adjusted: max_logprobs 50 changed to 20" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "model"),
+    [
+        ([], None),
+        (["--model", "a/b"], "a/b"),
+        (["--model=a/b"], "a/b"),
+        (["--model"], None),
+        (["--config", "{yaml}"], "from/yaml"),
+        (["--config={yaml}", "--model", "a/b"], "a/b"),
+        (["--config", "/nowhere"], None),
+    ],
+)
+def test_the_model_is_known_before_anything_is_parsed(
+    arguments: list[str], model: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "options.yaml").write_text("model: from/yaml\n")
+    yaml = str(tmp_path / "options.yaml")
+    assert _model_argument([a.replace("{yaml}", yaml) for a in arguments]) == model
+
+
+def test_the_document_of_options_is_up_to_date() -> None:
+    tool = ROOT / "tools" / "options_doc.py"
+    check = subprocess.run(
+        [sys.executable, str(tool), "--check"], capture_output=True, text=True
+    )
+    assert check.returncode == 0, check.stderr
