@@ -37,11 +37,21 @@ class Family:
         return next(errors, None)
 
 
+MAX_UNWANTED = 1024
+"""Families of which nothing is wanted any more that are remembered."""
+
+
 class Groups:
-    """The incomplete families of one stream."""
+    """The incomplete families of one stream.
+
+    A family whose children were all aborted is completed by those that are
+    still on their way; a frontend that sends none leaves it behind, so only
+    some of these are remembered.
+    """
 
     def __init__(self) -> None:
         self._families: dict[int, Family] = {}
+        self._unwanted: dict[int, None] = {}
 
     def add(
         self, group: Group, handle: int, child: Candidate | TTServeError | None
@@ -54,18 +64,25 @@ class Groups:
                 f"group {group.group_id} has {family.count} children by its first "
                 f"child and {group.count} by another",
             )
-        family.children[handle] = child
+        self._set(group.group_id, handle, child)
         if not family.complete:
             return None
+        self._unwanted.pop(group.group_id, None)
         return self._families.pop(group.group_id)
 
     def abort(self, group: Group, handle: int) -> None:
-        """The frontend no longer wants a child that has arrived.
+        """The frontend no longer wants a child that has arrived."""
+        self._set(group.group_id, handle, None)
 
-        A family of which nothing is wanted is forgotten: the frontend has given
-        the whole request up, and its other children may never come.
-        """
-        family = self._families[group.group_id]
-        family.children[handle] = None
-        if not any(family.children.values()):
-            del self._families[group.group_id]
+    def _set(
+        self, group_id: int, handle: int, child: Candidate | TTServeError | None
+    ) -> None:
+        children = self._families[group_id].children
+        children[handle] = child
+        if any(children.values()):
+            self._unwanted.pop(group_id, None)
+            return
+        self._unwanted[group_id] = None
+        if len(self._unwanted) > MAX_UNWANTED:
+            oldest = next(iter(self._unwanted))
+            del self._unwanted[oldest], self._families[oldest]

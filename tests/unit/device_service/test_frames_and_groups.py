@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from device_service import frames
 from device_service.frames import FrameAssembler
-from device_service.groups import Groups
+from device_service.groups import MAX_UNWANTED, Groups
 from device_service.submission import Group
 from ttserve.errors import Reason, TTServeError
 from ttserve.protocol import FRAME_BYTES
@@ -118,9 +118,25 @@ def test_family_is_complete_with_its_last_child() -> None:
     assert family.candidates == []
 
 
-def test_family_that_nobody_wants_is_forgotten() -> None:
+def test_aborted_children_still_complete_their_family() -> None:
     groups = Groups()
-    groups.add(Group(1, 2), 10, REFUSED)
-    groups.abort(Group(1, 2), 10)
-    assert groups.add(Group(1, 2), 20, REFUSED) is None  # a new family
-    assert groups.add(Group(1, 2), 21, REFUSED) is not None
+    groups.add(Group(1, 3), 10, REFUSED)
+    groups.abort(Group(1, 3), 10)
+    assert groups.add(Group(1, 3), 11, REFUSED) is None
+    family = groups.add(Group(1, 3), 12, REFUSED)
+    assert family is not None
+    assert family.children == {10: None, 11: REFUSED, 12: REFUSED}
+
+
+def test_families_that_nobody_wants_do_not_pile_up() -> None:
+    groups = Groups()
+    wanted = Group(0, 2)
+    groups.add(wanted, 0, REFUSED)
+    for number in range(1, 3 * MAX_UNWANTED):
+        groups.add(Group(number, 2), number, REFUSED)
+        groups.abort(Group(number, 2), number)
+    assert groups.add(wanted, 99_999, REFUSED) is not None
+    oldest = Group(1, 2)
+    assert groups.add(oldest, 100_000, REFUSED) is None  # it was forgotten
+    newest = Group(3 * MAX_UNWANTED - 1, 2)
+    assert groups.add(newest, 100_001, REFUSED) is not None
