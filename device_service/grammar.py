@@ -44,20 +44,23 @@ OnReady = Callable[[str, TTServeError | None], None]
 COMPILING_THREADS = 4
 MAX_ABANDONED = 4
 REMEMBERED_OVERRUNS = 32
-MAX_ADVANCE_SECONDS = 0.25
-"""CPU time that one token may take in a grammar; ambiguous ones take minutes."""
+MAX_FOLLOWING_SECONDS = 0.25
+MAX_FOLLOWING_SECONDS_PER_TOKEN = 0.001
+"""CPU time of the engine thread that a request's tokens may take in its grammar,
+in all. Some ten times what grammars take; ambiguous ones take it cubed."""
 
 # vLLM fills more masks than this in one call with threads of its own.
 _MASKS_AT_ONCE = 128
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Entry:
-    """A live request's grammar, compiled or not."""
+    """A live request's grammar, compiled or not, and the time spent in it."""
 
     key: StructuredOutputKey
     grammar: Future[StructuredOutputGrammar]
     job: Job[StructuredOutputGrammar]
+    followed_seconds: float = 0.0
 
 
 class Grammars:
@@ -147,14 +150,23 @@ class Grammars:
         began = time.thread_time()
         accepted = self._manager.accept_tokens(request, [token_id])
         spent = time.thread_time() - began
-        if spent > MAX_ADVANCE_SECONDS:
-            logger.warning(
-                "request %s: its grammar took %.2f s of CPU time for one token",
-                request.request_id,
-                spent,
-            )
-            return False
-        return accepted
+        return accepted and self._in_time(request, spent)
+
+    def _in_time(self, request: Request, spent: float) -> bool:
+        """Book the time of one more token; False when it was too much in all."""
+        entry = self._entries[request.request_id]
+        entry.followed_seconds += spent
+        limit = MAX_FOLLOWING_SECONDS
+        limit += MAX_FOLLOWING_SECONDS_PER_TOKEN * request.num_output_tokens
+        if entry.followed_seconds <= limit:
+            return True
+        logger.warning(
+            "request %s: its grammar is too ambiguous, %d tokens took %.2f s",
+            request.request_id,
+            request.num_output_tokens,
+            entry.followed_seconds,
+        )
+        return False
 
     def release(self, request_id: str) -> None:
         """Drop the request's grammar; unknown ids are ignored."""

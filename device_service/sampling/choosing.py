@@ -107,7 +107,9 @@ class Chooser:
         scaled, knobs = some.scaled(), Knobs.of(some.recipes)
         cut_min_p(scaled, knobs.min_p)
         scaled = self._grid.apply_random_only(scaled, some.rows)
-        part.logits[hot] = cut_sorted(scaled, knobs)
+        ready = cut_sorted(scaled, knobs)
+        if ready is not part.logits:
+            part.logits[hot] = ready
 
 
 def _by_need(recipes: Sequence[Recipe]) -> tuple[list[int], list[int], list[int]]:
