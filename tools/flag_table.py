@@ -58,9 +58,8 @@ def owners() -> dict[str, tuple[str, str]]:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     from device_service.arguments import make_parser as device_parser
-    from frontend import config, options
+    from frontend import command_line, options
 
-    frontend_parser = config._parser()  # noqa: SLF001 - it has no other user
     frontends = options.ACCEPTED.keys() | options.EARLY
     table: dict[str, tuple[str, str]] = {}
     for action in actions(make_arg_parser(FlexibleArgumentParser())):
@@ -70,7 +69,7 @@ def owners() -> dict[str, tuple[str, str]]:
         if action.dest not in frontends:
             for flag in action.option_strings:
                 table[flag] = ("device", arity(action))
-    for action in actions(frontend_parser):
+    for action in actions(command_line.parser()):
         for flag in action.option_strings:
             table[flag] = ("frontend", arity(action))
     return table

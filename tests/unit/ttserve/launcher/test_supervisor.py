@@ -206,9 +206,9 @@ def test_a_reader_that_leaves_stops_everything() -> None:
         "ready": "no",
         "timing": QUICK,
     }
-    launcher = start_supervisor(setup)
-    assert launcher.stdout is not None
-    pid = int(launcher.stdout.readline().rpartition(" ")[2])
-    launcher.stdout.close()
-    os.kill(pid, signal.SIGKILL)
-    assert launcher.wait(DEADLINE) == 0
+    with start_supervisor(setup) as launcher:
+        assert launcher.stdout is not None
+        pid = int(launcher.stdout.readline().rpartition(" ")[2])
+        launcher.stdout.close()
+        os.kill(pid, signal.SIGKILL)
+        assert launcher.wait(DEADLINE) == 0
