@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar, cast
 
+import torch
 from vllm.exceptions import VLLMValidationError
 from vllm.platforms.interface import Platform, PlatformEnum
 
@@ -71,6 +72,11 @@ class TTPlatform(Platform):
     def is_pin_memory_available(cls) -> bool:
         """Pinned memory serves CUDA's copies only."""
         return False
+
+    @classmethod
+    def manual_seed_all(cls, seed: int) -> None:
+        """Seed what draws on the host; the mesh draws by position, not by state."""
+        torch.manual_seed(seed)
 
     @classmethod
     def support_hybrid_kv_cache(cls) -> bool:
