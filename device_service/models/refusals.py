@@ -45,19 +45,19 @@ def refuse_config(hf_config: Any, max_seq_len: int) -> None:
     """Raise StartupError for what pages of keys and values cannot serve."""
     text = hf_config.get_text_config()
     if hf_config.is_encoder_decoder or text.is_encoder_decoder:
-        raise _refusal(hf_config, "it is an encoder-decoder")
+        raise refusal(hf_config, "it is an encoder-decoder")
     if not getattr(text, "is_causal", True):
-        raise _refusal(hf_config, "its attention is not causal")
+        raise refusal(hf_config, "its attention is not causal")
     layer_types = set(getattr(text, "layer_types", None) or ())
     if unpageable := sorted(layer_types - PAGEABLE_LAYERS):
-        raise _refusal(
+        raise refusal(
             hf_config,
             f"it has layers of type {', '.join(unpageable)}, whose state is not "
             "keys and values per token",
         )
     quantization = getattr(hf_config, "quantization_config", None)
     if quantization is not None:
-        raise _refusal(
+        raise refusal(
             hf_config, f"its weights are quantized ({_quantization_name(quantization)})"
         )
     _refuse_rope(hf_config, text, max_seq_len)
@@ -78,7 +78,7 @@ def _refuse_rope(hf_config: Any, text: Any, max_seq_len: int) -> None:
         if kind == "dynamic" or trained is None:
             trained = text.max_position_embeddings
         if max_seq_len > trained:
-            raise _refusal(
+            raise refusal(
                 hf_config,
                 f"with {kind} rope, requests longer than {trained} tokens change "
                 f"their neighbours' output; use --max-model-len {trained}",
@@ -99,7 +99,8 @@ def _quantization_name(quantization: Any) -> str:
     return str(getattr(method, "value", method))
 
 
-def _refusal(hf_config: Any, reason: str) -> StartupError:
+def refusal(hf_config: Any, reason: str) -> StartupError:
+    """The one line that names the model and why."""
     return StartupError(
         f"model {hf_config.name_or_path!r} ({hf_config.model_type}) cannot be "
         f"served on mesh cpu: {reason}"

@@ -92,9 +92,9 @@ class SimCache:
         previous = np.maximum(positions - 1, 0)
         rows = np.arange(len(positions))
         blocks = tables[rows, previous // self.block_size]
-        found = self.hashes[blocks, previous % self.block_size]
-        before: Hashes = np.where(positions == 0, np.uint64(SEED), found)
-        return before
+        found: Hashes = self.hashes[blocks, previous % self.block_size]
+        found[positions == 0] = SEED
+        return found
 
     def _digests(self, tables: Indices, positions: Indices) -> Hashes:
         """Full blocks by their sums, the last one slot by slot up to the position."""
@@ -109,7 +109,9 @@ class SimCache:
         weights = (2 * size * last).astype(np.uint64)[:, None] + self._weights
         live = np.arange(size) <= (positions % size)[:, None]
         tail = np.where(live, weights * values, np.uint64(0))
-        return sums.sum(axis=1, dtype=np.uint64) + tail.sum(axis=1, dtype=np.uint64)
+        parts = np.concatenate([sums, tail], axis=1)
+        digests: Hashes = parts.sum(axis=1, dtype=np.uint64)
+        return digests
 
     def _sum_up(self, blocks: Indices) -> None:
         values = mix_array(self.hashes[blocks])

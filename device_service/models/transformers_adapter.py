@@ -19,8 +19,8 @@ from device_service.models.hf.loading import load_decoder
 from device_service.models.hf.packing import pack_linears
 from device_service.models.hf.paged_model import PagedKV, PagedModel
 from device_service.models.hf.probe import probe
-from device_service.models.refusals import refuse_config
-from ttserve.errors import StartupError
+from device_service.models.hf.selfcheck import check_paged, reference_logits
+from device_service.models.refusals import refusal, refuse_config
 
 logger = logging.getLogger(__name__)
 
@@ -68,21 +68,20 @@ class TransformersAdapter:
         tt_data_parallel: int,
         optimizations: str | None,
     ) -> TransformersAdapter:
-        """Load, probe and pack. `optimizations` means nothing here."""
+        """Load, probe, pack and check. `optimizations` means nothing here."""
         refuse_config(hf_config, max_seq_len)
         decoder = load_decoder(hf_config)
-        text = hf_config.get_text_config()
-        pack_linears(decoder)
         try:
-            layers = probe(decoder, text.num_hidden_layers)
+            layers = probe(decoder, hf_config.get_text_config().num_hidden_layers)
+            reference = reference_logits(decoder)
+            pack_linears(decoder)
+            model = PagedModel(decoder)
+            check_paged(model, layers, reference)
         except UnservableAttention as error:
-            raise StartupError(
-                f"model {hf_config.name_or_path!r} cannot be served on mesh cpu: "
-                f"{error}"
-            ) from error
+            raise refusal(hf_config, str(error)) from error
         return cls(
             mesh_device,
-            PagedModel(decoder, text.vocab_size),
+            model,
             layers,
             lanes=tt_data_parallel,
             rows=max_batch_size,

@@ -7,7 +7,7 @@ rows. The reference runs each prompt alone, with transformers' own cache.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from device_service.batch.inputs import DecodeInput, PrefillInput
 from device_service.mesh.cpu import CpuMesh
 from device_service.mesh.driver import AdapterDriver, LoadSpec, load_model
 from device_service.models.registry import resolve_adapter
+from tests.driving import Run, decode, prefill
 from tests.tiny_models import FAMILIES, write_tiny_model
 
 BLOCK = 16
@@ -88,73 +88,6 @@ def _load(mesh: CpuMesh, directory: Path, rows: int = ROWS) -> AdapterDriver:
     return load_model(adapter, mesh, spec).allocate(BLOCKS, LIMIT)
 
 
-@dataclass
-class Run:
-    """A request on its row; `blocks` are scattered on purpose."""
-
-    prompt: Sequence[int]
-    row: int
-    blocks: Sequence[int]
-    tokens: list[int] = field(default_factory=list)
-    logits: list[torch.Tensor] = field(default_factory=list)
-
-    @property
-    def length(self) -> int:
-        return len(self.prompt) + len(self.tokens)
-
-    def take(self, logits: torch.Tensor) -> None:
-        self.logits.append(logits)
-        self.tokens.append(int(logits.argmax()))
-
-
-def _table(driver: AdapterDriver, blocks: Sequence[int]) -> torch.Tensor:
-    table = torch.zeros(driver.page_table_width, dtype=torch.int32)
-    table[: len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
-    return table
-
-
-def _prefill(driver: AdapterDriver, chunks: list[tuple[Run, int, int]]) -> None:
-    """One prefill step of several rows; rows that reach their end take a token."""
-    longest = max(end for _, _, end in chunks)
-    tokens = torch.full((len(chunks), longest), 255, dtype=torch.int32)
-    for index, (run, start, end) in enumerate(chunks):
-        tokens[index, start:end] = torch.tensor(run.prompt[start:end])
-    emits = tuple(end == len(run.prompt) for run, _, end in chunks)
-    result = driver.prefill(
-        PrefillInput(
-            tokens=tokens,
-            page_table=torch.stack(
-                [_table(driver, run.blocks) for run, _, _ in chunks]
-            ),
-            prompt_lens=torch.tensor([end for _, _, end in chunks]),
-            start_pos=torch.tensor([s for _, s, _ in chunks], dtype=torch.int32),
-            slots=tuple(run.row for run, _, _ in chunks),
-            emits=emits,
-        )
-    ).result()
-    assert result.logits is not None
-    for (run, _, _), logits, emit in zip(chunks, result.logits, emits, strict=True):
-        if emit:
-            run.take(logits)
-
-
-def _decode(driver: AdapterDriver, runs: list[Run]) -> None:
-    """One decode step; rows in between stay empty."""
-    rows = driver.decode_rows(max(run.row for run in runs))
-    tokens = torch.zeros(rows, 1, dtype=torch.int32)
-    positions = torch.full((rows,), -1, dtype=torch.int32)
-    tables = torch.zeros(rows, driver.page_table_width, dtype=torch.int32)
-    for run in runs:
-        tokens[run.row] = run.tokens[-1]
-        positions[run.row] = run.length - 1
-        tables[run.row] = _table(driver, run.blocks)
-    sample_rows = tuple(run.row for run in runs)
-    result = driver.decode(DecodeInput(tokens, positions, tables, sample_rows)).result()
-    assert result.logits is not None
-    for run, logits in zip(runs, result.logits, strict=True):
-        run.take(logits)
-
-
 def _runs() -> list[Run]:
     """Three prompts on rows with gaps, in blocks with no order."""
     order = torch.randperm(BLOCKS - 1, generator=torch.Generator().manual_seed(3)) + 1
@@ -175,33 +108,33 @@ def _check(family: Family, runs: Sequence[Run], prompts: Sequence[int]) -> None:
 
 def test_whole_prompts_together(family: Family) -> None:
     runs = _runs()
-    _prefill(family.driver, [(run, 0, len(run.prompt)) for run in runs])
+    prefill(family.driver, [(run, 0, len(run.prompt)) for run in runs])
     for _ in range(OUTPUT - 1):
-        _decode(family.driver, runs)
+        decode(family.driver, runs)
     _check(family, runs, (0, 1, 2))
 
 
 def test_chunks_between_decode_steps(family: Family) -> None:
     """The long prompt comes in three chunks while a short one decodes."""
     short, long, _ = _runs()
-    _prefill(family.driver, [(short, 0, 7)])
+    prefill(family.driver, [(short, 0, 7)])
     for start, end in ((0, 16), (16, 41), (41, 50)):
-        _prefill(family.driver, [(long, start, end)])
-        _decode(family.driver, [short])
+        prefill(family.driver, [(long, start, end)])
+        decode(family.driver, [short])
     while len(long.tokens) < OUTPUT:
         together = [long] if len(short.tokens) == OUTPUT else [long, short]
-        _decode(family.driver, together)
+        decode(family.driver, together)
     _check(family, (short, long), (0, 1))
 
 
 def test_prefix_in_shared_blocks(family: Family) -> None:
     """A second request starts behind two blocks that the first one wrote."""
     _, first, spare = _runs()
-    _prefill(family.driver, [(first, 0, 50)])
+    prefill(family.driver, [(first, 0, 50)])
     second = Run(first.prompt, 3, [*first.blocks[:2], *spare.blocks[:4]])
-    _prefill(family.driver, [(second, 32, 50)])
+    prefill(family.driver, [(second, 32, 50)])
     for _ in range(OUTPUT - 1):
-        _decode(family.driver, [first, second])
+        decode(family.driver, [first, second])
     _check(family, (first, second), (1, 1))
 
 
@@ -220,5 +153,5 @@ def test_a_lost_window_or_sink_would_be_noticed(mesh: CpuMesh, tmp_path: Path) -
     config.layer_types = ["full_attention"] * 3
     config.save_pretrained(tmp_path)
     run = _runs()[1]
-    _prefill(_load(mesh, tmp_path), [(run, 0, 50)])
+    prefill(_load(mesh, tmp_path), [(run, 0, 50)])
     assert float((run.logits[0] - right[0, -1]).abs().max()) > 100 * TOLERANCE

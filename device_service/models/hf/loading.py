@@ -6,6 +6,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from device_service.models.hf.attention import ATTENTION_NAME, register_paged_attention
 from device_service.models.hf.experts import EXPERTS_NAME, register_steady_experts
@@ -13,8 +14,8 @@ from device_service.models.refusals import TEXT_ONLY_ARCHITECTURES
 from ttserve.errors import StartupError
 
 TEXT_ONLY_KEYS = {
-    r"^(model\.)?language_model\.(model\.)?": "model.",
-    r"^language_model\.lm_head": "lm_head",
+    r"^language_model\.": "",
+    r"^model\.language_model\.": "model.",
 }
 """How the names of a multimodal checkpoint become those of its text model."""
 
@@ -31,6 +32,10 @@ def load_decoder(hf_config: Any) -> Any:
     if set(hf_config.architectures or ()) & TEXT_ONLY_ARCHITECTURES:
         config = hf_config.get_text_config()
         options["key_mapping"] = TEXT_ONLY_KEYS
+    verbosity = transformers_logging.get_verbosity()
+    # Its report on unused tensors is long where a vision tower is left out, and
+    # what is missing is refused below.
+    transformers_logging.set_verbosity_error()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             hf_config.name_or_path,
@@ -43,15 +48,20 @@ def load_decoder(hf_config: Any) -> Any:
         )
         model, report = loaded
         model.set_experts_implementation(EXPERTS_NAME)
+    except KeyError as error:
+        if ATTENTION_NAME not in error.args:
+            raise _cannot_load(hf_config, f"unknown key {error}") from error
+        raise _cannot_load(hf_config, "its attention cannot be paged") from error
     except (
         ImportError,
-        KeyError,
         OSError,
         RuntimeError,
         SafetensorError,
         ValueError,
     ) as error:
         raise _cannot_load(hf_config, _first_line(error)) from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
     for key in ("missing_keys", "mismatched_keys"):
         if names := sorted(str(name) for name in report[key]):
             raise _cannot_load(

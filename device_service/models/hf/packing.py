@@ -125,9 +125,9 @@ def _fuse(parent: nn.Module, names: tuple[str, ...]) -> None:
         linears.append(layer)
     if len({(layer.in_features, layer.bias is None) for layer in linears}) != 1:
         return
-    weight = torch.cat([layer.weight for layer in linears])
+    weight = torch.cat(tuple(layer.weight for layer in linears))
     biases = [layer.bias for layer in linears]
-    bias = None if biases[0] is None else torch.cat(biases)
+    bias = None if biases[0] is None else torch.cat(tuple(biases))
     shared = _Shared(
         PackedLinear(weight, bias), [layer.out_features for layer in linears]
     )

@@ -23,6 +23,9 @@ class _StepSized(CacheLayerMixin):
     the mask shortens them.
     """
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
         """Nothing is lazy here."""
 
@@ -42,9 +45,7 @@ class _StepSized(CacheLayerMixin):
 class ProbeLayer(_StepSized):
     """Keeps nothing; remembers what it was asked to keep."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: tuple[torch.Tensor, torch.Tensor] | None = None
+    seen: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any

@@ -60,9 +60,15 @@ class PagedModel:
     outside it, so results are copied into ordinary ones.
     """
 
-    def __init__(self, decoder: Any, vocabulary: int) -> None:
+    def __init__(self, decoder: Any) -> None:
         self._decoder = decoder
-        self._vocabulary = vocabulary
+        self._vocabulary = int(decoder.config.get_text_config().vocab_size)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        dtype: torch.dtype = self._decoder.dtype
+        return dtype
 
     def prefill(
         self, kv: PagedKV, tokens: torch.Tensor, table: torch.Tensor, start: int

@@ -25,6 +25,15 @@ from device_service.models.hf.paged_cache import ProbeLayer, paged_cache
 from device_service.models.hf.step import prefill_step, running
 
 PROBE_NAME = "ttserve_probe"
+FORWARD_FAILURES = (
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a forward raises that meets a cache or a mask it was not written for."""
 
 
 @dataclass(slots=True)
@@ -70,7 +79,7 @@ def _run(model: Any, layers: list[ProbeLayer]) -> _Seen:
                 use_cache=True,
                 logits_to_keep=1,
             )
-    except (AttributeError, IndexError, NotImplementedError, TypeError) as error:
+    except FORWARD_FAILURES as error:
         raise UnservableAttention(
             f"its forward pass fails ({type(error).__name__}: {error})"
         ) from error
