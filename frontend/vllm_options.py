@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from vllm.entrypoints.launchers.cli_args import FrontendArgs, validate_parsed_serve_args
 from vllm.entrypoints.launchers.launcher import validate_api_server_args
+from vllm.exceptions import VLLMError
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -43,8 +44,8 @@ def parse_server_options(arguments: Sequence[str]) -> argparse.Namespace:
     parsed: argparse.Namespace = parser.parse_args(list(arguments))
     try:
         validate_parsed_serve_args(parsed)
-    except (TypeError, ValueError) as error:
-        raise StartupError(str(error).removeprefix("Error: ")) from error
+    except (OSError, TypeError, ValueError, VLLMError) as error:
+        raise StartupError(str(error.args[0]).removeprefix("Error: ")) from error
     return parsed
 
 

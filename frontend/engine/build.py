@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from frontend.config import FrontendConfig
 from frontend.engine.client import GrpcEngineClient
@@ -12,8 +14,11 @@ from frontend.engine.llm import RemoteLLM
 from frontend.engine.vllm_config import build_vllm_config
 from frontend.startup import Described
 from frontend.vllm_options import complete_for_model, parse_server_options
-from ttserve.errors import Reason
+from ttserve.errors import Reason, StartupError
+from ttserve.model_info import MODEL_INFO_FILE, seed_model_info
 from ttserve.v1.model_pb2 import Model
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,7 @@ def build(
     """Build the engine; takes a second or two, and needs no event loop."""
     arguments = parse_server_options(config.vllm_arguments)
     complete_for_model(arguments, described.model)
+    _seed_model_info(described.directory)
     vllm_config = build_vllm_config(described.model, described.directory, arguments)
     client = GrpcEngineClient(described.model, count)
     llm = RemoteLLM(
@@ -41,3 +47,19 @@ def build(
         log_stats=not arguments.disable_log_stats,
     )
     return Engine(described.model, client, llm, arguments)
+
+
+def _seed_model_info(directory: Path) -> None:
+    """Spare vLLM the inspection of a model class that the device service has done.
+
+    Without it, or without a cache to write to, the start takes seconds longer.
+    """
+    path = directory / MODEL_INFO_FILE
+    if not path.exists():
+        return
+    try:
+        seed_model_info(path.read_bytes())
+    except OSError as error:
+        logger.info("cannot write to vLLM's cache: %s", error)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StartupError(f"{MODEL_INFO_FILE} of the bundle: {error}") from error

@@ -80,6 +80,7 @@ class Behaviour:
     stalled: bool = False
     serving: bool = True
     refusal: TTServeError | None = None
+    session_refusal: TTServeError | None = None
     admit_at_most: int | None = None
     fail_after: tuple[int, TTServeError] | None = None
 
@@ -210,6 +211,9 @@ class FakeDevice(DeviceServicer):
         self, requests: AsyncIterator[device_pb2.AttachRequest], context: Any
     ) -> AsyncIterator[device_pb2.AttachResponse]:
         await self._refuse_if_told(context)
+        if self.behaviour.session_refusal is not None:
+            status = to_grpc_status(self.behaviour.session_refusal)
+            await context.abort_with_status(status)
         session = _Session(self)
         self._sessions.add(session)
         tasks = [

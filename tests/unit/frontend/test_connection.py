@@ -1,0 +1,185 @@
+"""Sessions and reconnection, over real gRPC to a fake device."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+import pytest_asyncio
+
+from frontend.address import parse_device_address
+from frontend.config import Liveness
+from frontend.device.channel import open_channel
+from frontend.device.connection import Connection, DeviceState, ModelChanged
+from frontend.device.session import Session
+from tests.support.fake_device import FakeDevice, model
+from ttserve.errors import Reason, StartupError, TTServeError
+from ttserve.v1.device_pb2 import AttachResponse
+from ttserve.v1.generation_pb2 import Sampling, StopRules, Submission
+
+QUICK = Liveness(ping_interval=0.05, lost_after=0.4)
+
+
+class Recorder:
+    """The request side and the watcher of heartbeats: notes what it is told."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.lost: list[TTServeError] = []
+        self.received: list[AttachResponse] = []
+        self.grace: float | None = None
+        self.silences: list[float] = []
+
+    def session_ready(self, session: Session) -> None:
+        self.session = session
+
+    def session_draining(self, grace_seconds: float) -> None:
+        self.grace = grace_seconds
+
+    def session_lost(self, error: TTServeError) -> None:
+        self.session = None
+        self.lost.append(error)
+
+    def take(self, response: AttachResponse) -> None:
+        self.received.append(response)
+
+    def heartbeat(self, round_trip: float, engine_silence: float) -> None:
+        assert round_trip >= 0
+        self.silences.append(engine_silence)
+
+
+class Attached:
+    """A connection in the making, on its own task."""
+
+    def __init__(self, device: FakeDevice, liveness: Liveness) -> None:
+        self.recorder = Recorder()
+        self._channel = open_channel(parse_device_address(device.address))
+        self.connection = Connection(
+            self._channel, "test", liveness, self.recorder, self.recorder
+        )
+        fingerprint = device.model.fingerprint
+        self.task = asyncio.create_task(self.connection.run(fingerprint))
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 5) -> None:
+        async def poll() -> None:
+            while not condition():  # noqa: ASYNC110 - in another thread
+                await asyncio.sleep(0.005)
+
+        await asyncio.wait_for(poll(), seconds)
+
+    async def until_state(self, state: DeviceState) -> None:
+        await self.until(lambda: self.connection.state is state)
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self._channel.close(None)
+
+
+@pytest.fixture
+def device() -> Iterator[FakeDevice]:
+    with FakeDevice() as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def attached(device: FakeDevice) -> AsyncIterator[Attached]:
+    attempt = Attached(device, QUICK)
+    yield attempt
+    await attempt.close()
+
+
+def submission(handle: int) -> Submission:
+    return Submission(
+        handle=handle,
+        prompt_token_ids=[1],
+        sampling=Sampling(temperature=0),
+        stop=StopRules(max_output_tokens=3),
+    )
+
+
+async def test_a_session_serves(device: FakeDevice, attached: Attached) -> None:
+    await attached.until_state(DeviceState.READY)
+    recorder = attached.recorder
+    assert recorder.session is not None
+    recorder.session.submit(submission(1))
+    await attached.until(lambda: len(recorder.received) >= 4)
+    accepted, *steps = recorder.received
+    assert accepted.accepted.handle == 1
+    tokens = [token for step in steps for token in step.step.token_ids]
+    assert bytes(tokens) == b"abc"
+    (hello,) = device.seen.opened
+    assert hello.frontend_name == "test"
+    assert hello.vllm_version == device.model.vllm_version
+    await attached.until(lambda: 0.007 in recorder.silences)
+
+
+async def test_not_before_the_device_is_warm(
+    device: FakeDevice, attached: Attached
+) -> None:
+    device.behaviour.serving = False
+    await attached.until_state(DeviceState.WARMING_UP)
+    assert attached.recorder.session is None
+    device.behaviour.serving = True
+    await attached.until_state(DeviceState.READY)
+
+
+@pytest.mark.parametrize("stalled", [False, True])
+async def test_loss_and_return(
+    device: FakeDevice, attached: Attached, *, stalled: bool
+) -> None:
+    await attached.until_state(DeviceState.READY)
+    if stalled:
+        device.behaviour.stalled = True
+    else:
+        device.kill()
+    await attached.until_state(DeviceState.ABSENT)
+    assert attached.recorder.session is None
+    assert attached.recorder.lost[0].reason is Reason.DEVICE_LOST
+    if stalled:
+        assert "silent for 0.4 s" in attached.recorder.lost[0].message
+        device.behaviour.stalled = False
+    else:
+        device.start()
+    await attached.until_state(DeviceState.READY)
+    assert attached.connection.sessions_opened == 2
+
+
+async def test_our_own_sleep_is_not_their_silence(
+    device: FakeDevice, attached: Attached
+) -> None:
+    import time
+
+    await attached.until_state(DeviceState.READY)
+    time.sleep(3 * QUICK.lost_after)  # noqa: ASYNC251 - the point of the test
+    await asyncio.sleep(QUICK.lost_after)
+    assert attached.connection.state is DeviceState.READY
+    assert not attached.recorder.lost
+
+
+async def test_draining(device: FakeDevice, attached: Attached) -> None:
+    await attached.until_state(DeviceState.READY)
+    device.drain(1500)
+    await attached.until_state(DeviceState.DRAINING)
+    assert attached.recorder.grace == 1.5
+
+
+async def test_another_model(device: FakeDevice, attached: Attached) -> None:
+    await attached.until_state(DeviceState.READY)
+    device.kill()
+    device.model = model(fingerprint="another")
+    device.start()
+    with pytest.raises(ModelChanged):
+        await asyncio.wait_for(attached.task, 5)
+
+
+async def test_another_version(device: FakeDevice, attached: Attached) -> None:
+    await attached.until_state(DeviceState.READY)
+    device.behaviour.session_refusal = TTServeError(
+        Reason.VERSION_MISMATCH, "upgrade the frontend"
+    )
+    device.kill()
+    device.start()
+    with pytest.raises(StartupError, match="upgrade the frontend"):
+        await asyncio.wait_for(attached.task, 5)

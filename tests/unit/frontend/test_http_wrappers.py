@@ -1,0 +1,384 @@
+"""Each ASGI wrapper by itself, around a small app."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from frontend.http.auth import ApiKeys
+from frontend.http.body import JsonBody
+from frontend.http.checks import BadField
+from frontend.http.context import InFlight, RequestContext
+from frontend.http.envelope import ErrorEnvelope
+from frontend.http.errors import HttpError
+from frontend.http.front_door import FrontDoor
+from frontend.http.notes import current_notes, note_failure
+from frontend.http.streams import HeldStreams
+from ttserve.errors import Reason, TTServeError
+
+FULL = TTServeError(Reason.QUEUE_FULL, "the queue is full", retry_after=4.2)
+
+
+def client(app: ASGIApp) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=app)
+    return httpx.AsyncClient(transport=transport, base_url="http://test")
+
+
+def app(path: str, endpoint: Callable[[Request], Any]) -> Starlette:
+    return Starlette(routes=[Route(path, endpoint, methods=["GET", "POST"])])
+
+
+def in_context(inner: ASGIApp) -> ASGIApp:
+    return RequestContext(inner, InFlight())
+
+
+# -- errors
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "param"),
+    [
+        (PlainTextResponse("Internal Server Error", 400), "Bad Request", None),
+        (JSONResponse({"detail": "why"}, 400), "why", None),
+        (JSONResponse({"error": "Unauthorized"}, 400), "Unauthorized", None),
+        (
+            JSONResponse({"error": {"message": "m", "param": "body.a.b"}}, 400),
+            "m",
+            "a.b",
+        ),
+        (
+            JSONResponse({"error": {"message": "m (parameter=a, value=[1])"}}, 400),
+            "m",
+            None,
+        ),
+        (JSONResponse([1], 400), "Bad Request", None),
+    ],
+)
+async def test_every_error_gets_the_envelope(
+    answer: Any, message: str, param: str | None
+) -> None:
+    async def endpoint(request: Request) -> Any:
+        return answer
+
+    async with client(in_context(ErrorEnvelope(app("/x", endpoint)))) as http:
+        response = await http.get("/x")
+    error = response.json()["error"]
+    assert (error["message"], error["param"]) == (message, param)
+    assert error["code"] == response.status_code == 400
+    assert error["type"]
+
+
+async def test_a_crash_is_an_error_too() -> None:
+    async def crash(scope: Any, receive: Any, send: Any) -> None:
+        raise KeyError("secret")
+
+    async with client(in_context(ErrorEnvelope(crash))) as http:
+        response = await http.get("/x")
+    assert response.status_code == 500
+    assert "secret" not in response.text
+
+
+async def test_retry_after_comes_from_the_failure() -> None:
+    async def endpoint(request: Request) -> Any:
+        note_failure(FULL)
+        return JSONResponse({"error": {"message": "m"}}, 429)
+
+    async with client(in_context(ErrorEnvelope(app("/x", endpoint)))) as http:
+        response = await http.get("/x")
+    assert response.headers["retry-after"] == "5"
+
+
+async def test_long_messages_are_cut() -> None:
+    async def endpoint(request: Request) -> Any:
+        return JSONResponse({"error": {"message": "é" * 5000}}, 400)
+
+    async with client(in_context(ErrorEnvelope(app("/x", endpoint)))) as http:
+        response = await http.get("/x")
+    assert len(response.json()["error"]["message"]) == 1000
+
+
+async def test_what_is_no_error_passes_through() -> None:
+    async def endpoint(request: Request) -> Any:
+        return PlainTextResponse("fine")
+
+    async with client(in_context(ErrorEnvelope(app("/x", endpoint)))) as http:
+        response = await http.get("/x")
+    assert response.text == "fine"
+
+
+def test_anthropics_error_types() -> None:
+    assert HttpError(429, "m").body("/v1/messages")["type"] == "error"
+    body = HttpError(429, "m", type="Other").body("/v1/messages/count_tokens")
+    assert body["error"]["type"] == "rate_limit_error"
+
+
+# -- streams
+
+
+def stream_app(
+    path: str, *chunks: str | Exception, failure: TTServeError | None = None
+) -> ASGIApp:
+    async def generate() -> AsyncIterator[str]:
+        for chunk in chunks:
+            if isinstance(chunk, Exception):
+                raise chunk
+            if "error" in chunk and failure is not None:
+                note_failure(failure)
+            yield chunk
+
+    async def endpoint(request: Request) -> Any:
+        return StreamingResponse(generate(), media_type="text/event-stream")
+
+    return in_context(HeldStreams(app(path, endpoint)))
+
+
+ERROR = 'data: {"error": {"message": "m", "type": "T", "param": "p", "code": 429}}\n\n'
+
+
+async def test_an_error_first_is_an_answer() -> None:
+    async with client(stream_app("/x", ERROR, "data: [DONE]\n\n")) as http:
+        response = await http.get("/x")
+    assert response.status_code == 429
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["retry-after"] == "1"
+    assert response.json()["error"] == {
+        "message": "m",
+        "type": "T",
+        "param": "p",
+        "code": 429,
+    }
+
+
+async def test_the_failure_knows_more_than_the_event() -> None:
+    event = 'data: {"error": {"message": "Internal", "code": 500}}\n\n'
+    async with client(stream_app("/x", event, failure=FULL)) as http:
+        response = await http.get("/x")
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "5"
+
+
+async def test_a_comment_opens_the_stream() -> None:
+    async with client(stream_app("/x", ": keep-alive\n\n", ERROR)) as http:
+        response = await http.get("/x")
+    assert response.status_code == 200
+    assert response.text == f": keep-alive\n\n{ERROR}"
+
+
+async def test_a_good_stream_passes_through() -> None:
+    chunks = ('data: {"a": 1}\n\n', ERROR, "data: [DONE]\n\n")
+    async with client(stream_app("/x", *chunks)) as http:
+        response = await http.get("/x")
+    assert response.text == "".join(chunks)
+
+
+@pytest.mark.parametrize(
+    ("path", "last"),
+    [
+        ("/v1/responses", "response.failed"),
+        ("/v1/messages", "error"),
+        ("/v1/completions", None),
+    ],
+)
+async def test_a_stream_that_breaks_off_ends_with_an_error(
+    path: str, last: str | None
+) -> None:
+    first = (
+        "event: response.created\n"
+        'data: {"response": {"id": "r", "status": "in_progress"}}\n\n'
+    )
+    async with client(stream_app(path, first, RuntimeError("secret"))) as http:
+        response = await http.get(path)
+    assert response.status_code == 200
+    assert "secret" not in response.text
+    rest = response.text.removeprefix(first)
+    if last is not None:
+        assert rest.startswith(f"event: {last}\n")
+    event = json.loads(rest.partition("data: ")[2].splitlines()[0])
+    if path == "/v1/responses":
+        assert event["response"]["id"] == "r"
+        assert event["response"]["status"] == "failed"
+        assert event["sequence_number"] == 1
+    else:
+        assert event["error"]["code"] == 500
+
+
+async def test_messages_say_why_in_mid_stream() -> None:
+    junk = 'event: error\ndata: {"type": "error", "error": {"message": "9 errors"}}\n\n'
+    first = "event: message_start\ndata: {}\n\n"
+    path = "/v1/messages"
+    async with client(stream_app(path, first, junk, failure=FULL)) as http:
+        response = await http.get(path)
+    assert "9 errors" not in response.text
+    assert "the queue is full" in response.text
+
+
+async def test_other_answers_are_not_held() -> None:
+    async def endpoint(request: Request) -> Any:
+        return JSONResponse({"a": 1})
+
+    async with client(HeldStreams(app("/x", endpoint))) as http:
+        assert (await http.get("/x")).json() == {"a": 1}
+
+
+# -- bodies
+
+
+async def body_endpoint(request: Request) -> Any:
+    return PlainTextResponse(await request.body())
+
+
+def checked(fields: dict[str, Any]) -> None:
+    if "bad" in fields:
+        raise BadField("bad", "is bad")
+
+
+def body_app(limit: int = 100) -> ASGIApp:
+    return in_context(JsonBody(app("/x", body_endpoint), limit, {"/x": checked}))
+
+
+async def test_bodies_arrive_whole() -> None:
+    async with client(body_app()) as http:
+        response = await http.post("/x", json={"a": "é"})
+    assert response.json() == {"a": "é"}
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "param"),
+    [
+        (b'{"bad": 1}', 400, "bad"),
+        (b"[1]", 400, None),
+        (b"{", 400, None),
+        (b'{"a": NaN}', 400, "a"),
+        (b'{"a": "' + b"x" * 200 + b'"}', 413, None),
+    ],
+)
+async def test_refused_bodies(content: bytes, status: int, param: str | None) -> None:
+    headers = {"content-type": "application/json; charset=utf-8"}
+    async with client(body_app()) as http:
+        response = await http.post("/x", content=content, headers=headers)
+    assert response.status_code == status
+    assert response.json()["error"]["param"] == param
+
+
+async def test_a_disconnect_is_heard_behind_the_body() -> None:
+    """The handler listens for it while it works."""
+    heard = asyncio.Event()
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["body"] == b"{}"
+        assert (await receive())["type"] == "http.disconnect"
+        heard.set()
+
+    messages: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b"{", "more_body": True},
+        {"type": "http.request", "body": b"}", "more_body": False},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/other", "headers": []}
+    await JsonBody(inner, 100, {})(scope, receive, send)
+    assert heard.is_set()
+
+
+async def test_a_client_that_leaves_while_it_sends() -> None:
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("not reached")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        raise AssertionError("nobody is there to be answered")
+
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
+    await JsonBody(inner, 100, {})(scope, receive, send)
+
+
+# -- keys, ids, the door
+
+
+async def test_no_key_no_entry() -> None:
+    async def endpoint(request: Request) -> Any:
+        return PlainTextResponse("in")
+
+    guarded = ApiKeys(app("/x", endpoint), ["k1", "k2"])
+    async with client(guarded) as http:
+        for headers in ({}, {"authorization": "Basic k1"}, {"x-api-key": "k3"}):
+            response = await http.get("/x", headers=headers)
+            assert response.status_code == 401
+            assert response.headers["www-authenticate"] == "Bearer"
+        for headers in ({"authorization": "Bearer k2"}, {"x-api-key": "k1"}):
+            assert (await http.get("/x", headers=headers)).text == "in"
+
+
+async def test_open_without_keys() -> None:
+    async def endpoint(request: Request) -> Any:
+        return PlainTextResponse("in")
+
+    async with client(ApiKeys(app("/x", endpoint), [])) as http:
+        assert (await http.get("/x")).text == "in"
+
+
+async def test_requests_are_counted_and_named() -> None:
+    in_flight = InFlight()
+    seen: list[tuple[str, int, str | None]] = []
+
+    async def endpoint(request: Request) -> Any:
+        given = request.headers.get("x-request-id")
+        seen.append((current_notes().request_id, len(in_flight), given))
+        return PlainTextResponse("")
+
+    inner = Starlette(routes=[Route("/x", endpoint), Route("/live", endpoint)])
+    async with client(RequestContext(inner, in_flight)) as http:
+        first = await http.get("/x", headers={"x-request-id": "mine"})
+        second = await http.get("/live", headers={"x-request-id": "with space"})
+    assert first.headers["x-request-id"] == "mine"
+    assert seen[0] == ("mine", 1, "mine")
+    assert seen[1] == (second.headers["x-request-id"], 0, None)
+    assert len(in_flight) == 0
+    await asyncio.wait_for(in_flight.drained(), 1)
+
+
+class Waiting:
+    """A readiness that is not."""
+
+    def reasons(self) -> list[tuple[str, str]]:
+        return [("no_device", "cannot connect")]
+
+    def details(self) -> dict[str, Any]:
+        return {"device_instance": None}
+
+
+async def test_the_door_before_and_after() -> None:
+    async def endpoint(request: Request) -> Any:
+        return PlainTextResponse("in")
+
+    door = FrontDoor(Waiting())
+    async with client(door) as http:
+        assert (await http.get("/live")).status_code == 200
+        ready = await http.get("/ready")
+        assert ready.status_code == 503
+        assert ready.json()["reasons"] == [
+            {"reason": "no_device", "detail": "cannot connect"}
+        ]
+        refused = await http.post("/v1/completions")
+        assert refused.status_code == 503
+        assert refused.json()["error"]["message"] == "cannot connect"
+        door.open(app("/x", endpoint))
+        assert (await http.get("/x")).text == "in"
