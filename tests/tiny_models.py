@@ -96,7 +96,7 @@ def _deepseek_v3() -> Any:
 
 def _qwen3_moe() -> Any:
     return families.Qwen3MoeConfig(
-        **_COMMON, **_EXPERTS, head_dim=16, num_experts=8, decoder_sparse_step=1
+        **_COMMON, **_EXPERTS, num_experts=8, decoder_sparse_step=1
     )
 
 
@@ -117,9 +117,11 @@ def tiny_model(
 ) -> PreTrainedModel:
     """A model with random weights, in memory."""
     set_seed(seed)
+    model: PreTrainedModel
     model = AutoModelForCausalLM.from_config(FAMILIES[family](), dtype=dtype)
     _make_noisy(model)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _make_noisy(model: torch.nn.Module) -> None:

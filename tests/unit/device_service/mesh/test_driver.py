@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -231,7 +232,7 @@ def test_a_failed_submission_comes_out_of_the_handle(
     model.fails = ValueError("bad step")
     for handle in (driver.prefill(_prefill()), driver.decode(_decode(4, (0,)))):
         called: list[int] = []
-        handle.on_done(lambda called=called: called.append(1))
+        handle.on_done(partial(called.append, 1))
         assert called == [1]
         for _ in range(2):
             with pytest.raises(ValueError, match="bad step"):

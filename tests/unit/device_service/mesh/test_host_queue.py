@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -20,11 +22,14 @@ def queue() -> Iterator[HostQueue]:
 
 
 def test_work_runs_in_order_on_one_thread(queue: HostQueue) -> None:
-    tasks = [
-        queue.submit(lambda n=n: (n, threading.current_thread().name))
-        for n in range(50)
-    ]
-    assert [task.result() for task in tasks] == [(n, "test") for n in range(50)]
+    ran: list[tuple[int, str]] = []
+
+    def note(number: int) -> None:
+        ran.append((number, threading.current_thread().name))
+
+    tasks = [queue.submit(partial(note, number)) for number in range(50)]
+    tasks[-1].result()
+    assert ran == [(number, "test") for number in range(50)]
 
 
 def test_a_failure_stays_with_its_task(queue: HostQueue) -> None:
@@ -73,14 +78,12 @@ def test_callbacks_come_once_before_and_after_the_end(queue: HostQueue) -> None:
 
 
 def test_a_task_lets_go_of_what_its_work_held(queue: HostQueue) -> None:
-    import weakref
-
     class Held:
         pass
 
     held = Held()
     gone = weakref.ref(held)
-    task = queue.submit(lambda held=held: id(held))
+    task = queue.submit(partial(id, held))
     task.result()
     del held
     queue.submit(lambda: None).result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -137,7 +138,7 @@ def test_work_is_hidden_in_the_time_of_the_step(make_sim: MakeSim) -> None:
 def test_steps_fail_by_number(make_sim: MakeSim) -> None:
     mesh = make_sim(fail_steps=[2, 4])
     written: list[int] = []
-    tasks = [mesh.submit_step(lambda n=n: written.append(n), 0.0) for n in range(1, 6)]
+    tasks = [mesh.submit_step(partial(written.append, n), 0.0) for n in range(1, 6)]
     failures = [type(task.exception()) for task in tasks]
     none = type(None)
     assert failures == [none, SimStepFailed, none, SimStepFailed, none]

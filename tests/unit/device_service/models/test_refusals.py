@@ -98,9 +98,9 @@ def _with(config: Any, **changes: Any) -> Any:
         (families.MambaConfig(num_hidden_layers=2), "linear_attention"),
         (families.Qwen3NextConfig(num_hidden_layers=4), "linear_attention"),
         (families.T5Config(), "encoder-decoder"),
-        (families.LlamaConfig(is_causal=False), "not causal"),
+        (_with(families.LlamaConfig(), is_causal=False), "not causal"),
         (
-            families.LlamaConfig(quantization_config={"quant_method": "gptq"}),
+            _with(families.LlamaConfig(), quantization_config={"quant_method": "gptq"}),
             r"quantized \(gptq\)",
         ),
         (

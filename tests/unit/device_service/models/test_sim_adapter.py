@@ -24,8 +24,13 @@ BLOCK = 8
 BLOCKS = 30
 LIMIT = 128
 VOCABULARY = SimVocabulary(size=300, first=32, count=95, eos=259)
-CONFIG = LlamaConfig(
-    vocab_size=300, eos_token_id=259, bos_token_id=256, sim_output_ids=[32, 127]
+CONFIG = LlamaConfig.from_dict(
+    {
+        "vocab_size": 300,
+        "eos_token_id": 259,
+        "bos_token_id": 256,
+        "sim_output_ids": [32, 127],
+    }
 )
 PROMPT = list(range(40, 75))
 
