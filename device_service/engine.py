@@ -82,7 +82,8 @@ class Engine:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                if not self.step():
+                busy = self.step()
+                if not busy and not self._stopping:
                     self._sleep()
             self._end_all(Reason.DRAINING, "the device service is shutting down")
         except BaseException as error:

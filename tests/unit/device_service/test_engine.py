@@ -297,6 +297,23 @@ def test_a_poisoned_mesh_ends_the_engine_at_once(make_rig: RigMaker) -> None:
     assert waiting.finish.error is not None
 
 
+@pytest.mark.parametrize("prompts_waiting", [0, 3])
+def test_stop_ends_the_thread_and_answers_what_is_left(
+    make_rig: RigMaker, prompts_waiting: int
+) -> None:
+    rig = make_rig(rows=1, mesh_options={"sim": {"decode_ms": 20}})
+    rig.engine.start()
+    streams = [rig.submit([i + 1] * 10, 500) for i in range(prompts_waiting)]
+    rig.engine.snapshot().result(timeout=10)
+    rig.engine.stop()
+    assert rig.engine.died.result(timeout=10) is None
+    assert rig.engine.join(timeout=10)
+    for stream in streams:
+        assert stream.finish is not None
+        assert stream.finish.error is not None
+        assert stream.finish.error.reason is Reason.DRAINING
+
+
 # -- step control ------------------------------------------------------------------
 
 
