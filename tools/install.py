@@ -165,6 +165,7 @@ def _pip(venv: Path, arguments: Sequence[str], environment: Mapping[str, str]) -
         text=True,
         errors="replace",
         env={**os.environ, **environment},
+        close_fds=False,
     ) as process:
         assert process.stdout is not None
         lines = _follow(process.stdout, _reporter())
@@ -231,6 +232,8 @@ def _locked(path: Path) -> Iterator[None]:
         except BlockingIOError:
             _say("another installation is running; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
+        # pip inherits it, and so holds the lock if only this process is killed.
+        os.set_inheritable(file.fileno(), True)
         yield
 
 
