@@ -14,10 +14,14 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends python3-venv \
  && rm -rf /var/lib/apt/lists/*
 ENV PIP_NO_CACHE_DIR=1
-COPY pyproject.toml constraints.txt ./
+COPY constraints.txt ./
 COPY tools/install.py tools/
-# The packages' names are enough to install them in place, and of README and
-# license the presence: a change of ours costs no reinstallation.
+# First what is large and seldom changes, beside a project that is only a name.
+RUN printf '[project]\nname = "ttserve"\nversion = "0"\n' > pyproject.toml \
+ && python3 tools/install.py serve
+# Then ours, in place: the names of its packages are enough, and of README and
+# license that they exist.
+COPY pyproject.toml ./
 COPY device_service/__init__.py device_service/
 COPY frontend/__init__.py frontend/
 COPY ttserve/__init__.py ttserve/

@@ -218,7 +218,7 @@ def test_what_a_part_refuses_ends_all_with_its_line(
 ) -> None:
     refused = start(*flags.split())
     assert refused.exit_code() == 2
-    assert refused.says(rf"error: .*{reason}"), "\n".join(refused.lines)
+    assert refused.says(rf"(device|frontend0) *\| .*{reason}"), "\n".join(refused.lines)
     assert refused.says("exited with code 2; giving up")
     assert not refused.says("Traceback")
 
