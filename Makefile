@@ -10,8 +10,8 @@ ONLY ?=
 
 # The Python that .venv is made with; unset, the first that will do.
 PYTHON ?=
-CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.12 python3.13 python3.10 python3)
-WILL_DO := import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info < (3, 14))
+CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.12 python3.13 python3)
+WILL_DO := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
 
 BIN := .venv/bin
 
@@ -20,7 +20,7 @@ define install
 	@for python in $(CANDIDATES); do \
 	  if $$python -c '$(WILL_DO)' 2>/dev/null; then exec $$python tools/install.py $(1); fi; \
 	done; \
-	echo "error: none of these is a Python 3.10 to 3.13 that has venv: $(CANDIDATES)"; \
+	echo "error: none of these is a Python 3.11 to 3.13 that has venv: $(CANDIDATES)"; \
 	echo "       (on Debian and Ubuntu: apt install python3 python3-venv)"; \
 	exit 1
 endef

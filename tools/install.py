@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-SUPPORTED = ((3, 10), (3, 13))
+SUPPORTED = ((3, 11), (3, 13))
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 REPORT_SECONDS = 5.0
 
@@ -208,7 +208,7 @@ def _create(venv: Path) -> None:
     version = ".".join(map(str, sys.version_info[:3]))
     if not SUPPORTED[0] <= sys.version_info[:2] <= SUPPORTED[1]:
         raise InstallError(
-            f"ttserve needs Python 3.10 to 3.13, and this is {version}; "
+            f"ttserve needs Python 3.11 to 3.13, and this is {version}; "
             "name another one, as in `make serve PYTHON=python3.11`"
         )
     _say(f"creating {venv.name} with Python {version}")
