@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m bench`, described in docs/BENCHMARKS.md."""

@@ -1,0 +1,1 @@
+"""Processes that a benchmark starts: each holds an engine, or a load, of its own."""
