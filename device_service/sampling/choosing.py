@@ -15,6 +15,7 @@ import torch
 from device_service.records import SamplingRow
 from device_service.sampling.batch import Batch
 from device_service.sampling.cutting import (
+    WIDTHS,
     Shortlist,
     cut_min_p,
     cut_sorted,
@@ -77,23 +78,24 @@ class Chooser:
 
     def _choose_cut(self, batch: Batch) -> Picked:
         """Draw from short lists where they decide, else from the vocabulary."""
-        knobs = Knobs.of(batch.recipes)
-        best = shortlist(batch.logits, knobs)
-        decided = best.decided.nonzero()[:, 0].tolist()
-        if len(decided) == len(batch.rows):
-            return self._choose_listed(best, batch.rows)
         picked = Picked.none(len(batch.rows))
-        if decided:
-            some = best.at(decided)
-            rows = [batch.rows[i] for i in decided]
-            picked.put(decided, self._choose_listed(some, rows))
-        others = (~best.decided).nonzero()[:, 0].tolist()
-        part = batch.part(others)
+        left = list(range(len(batch.rows)))
+        for width in WIDTHS:
+            part = batch.part(left)
+            best = shortlist(part.logits, Knobs.of(part.recipes), width)
+            if best.decided:
+                rows = [part.rows[i] for i in best.decided]
+                token = self._draw_listed(best, rows)
+                picked.put([left[i] for i in best.decided], token)
+            left = [left[i] for i in best.undecided]
+            if not left:
+                return picked
+        part = batch.part(left)
         wide = cut_whole(part.scaled(), Knobs.of(part.recipes))
-        picked.put(others, self._draws.pick(wide, None, part.rows))
+        picked.put(left, self._draws.pick(wide, None, part.rows))
         return picked
 
-    def _choose_listed(self, best: Shortlist, rows: Sequence[SamplingRow]) -> Picked:
+    def _draw_listed(self, best: Shortlist, rows: Sequence[SamplingRow]) -> Picked:
         place = self._draws.pick(best.values, best.token_ids, rows)
         tokens = best.token_ids.gather(1, place.columns[:, None])[:, 0]
         return Picked(tokens, place.sound)

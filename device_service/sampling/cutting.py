@@ -1,15 +1,15 @@
 """Temperature, min_p, top_k and top_p: which tokens may still be drawn.
 
 Each of the three cuts keeps the tokens from some value upwards, so all three are
-one threshold on the sorted logits of a row, and nearly always that threshold
-lies among its best few hundred. `shortlist` looks for it there, in a fixed
-number of columns; rows that it cannot decide are cut over the whole vocabulary
-with vLLM's own function. Which of the two serves a row depends on the row alone.
+one threshold on the sorted logits of a row, and mostly that threshold lies among
+its best few hundred. `shortlist` looks for it there; rows that it cannot decide
+are looked at again in a longer list, and what even that leaves open is cut over
+the whole vocabulary with vLLM's own function. How far a row goes depends on the
+row alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,34 +18,31 @@ from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 from device_service.sampling.recipe import Knobs
 from device_service.sampling.reductions import top_columns
 
-# A top_k of up to 256 and room for ties at its edge.
-SHORTLIST = 288
+# Widths of the lists. A top_k of up to 256 and room for ties at its edge; then
+# what top_p takes of a model that has many ideas.
+WIDTHS = (288, 4096)
 
 
 @dataclass(frozen=True, slots=True)
 class Shortlist:
-    """The best columns of some rows, best first.
+    """The best columns of the rows that they decide, best first.
 
-    `values` are scaled logits, -inf where cut. Only where `decided` are all the
-    tokens that may be drawn among them.
+    `values` are scaled logits, -inf where cut; rows are parallel to `decided`,
+    which gives their places. `undecided` are the places of the other rows.
     """
 
     values: torch.Tensor
     token_ids: torch.Tensor
-    decided: torch.Tensor
-
-    def at(self, places: Sequence[int]) -> Shortlist:
-        """Some of the rows."""
-        some = list(places)
-        return Shortlist(self.values[some], self.token_ids[some], self.decided[some])
+    decided: list[int]
+    undecided: list[int]
 
 
-def shortlist(logits: torch.Tensor, knobs: Knobs) -> Shortlist:
-    """Cut rows of raw logits, looking at their best columns only.
+def shortlist(logits: torch.Tensor, knobs: Knobs, width: int) -> Shortlist:
+    """Cut rows of raw logits, looking at their best `width` columns only.
 
     Tokens that tie at the threshold are all kept, as vLLM keeps them at top_k.
     """
-    width = min(SHORTLIST, logits.shape[1])
+    width = min(width, logits.shape[1])
     values, token_ids = top_columns(logits, width)
     values = values / knobs.temperature[:, None]
     best, worst = values[:, :1], values[:, -1:]
@@ -73,7 +70,13 @@ def shortlist(logits: torch.Tensor, knobs: Knobs) -> Shortlist:
     floor = torch.maximum(floor, values.gather(1, (kept - 1).clamp(min=0)))
     values = values.masked_fill(values < floor, -torch.inf)
     decided = exhaustive[:, 0] | (whole & (worst < floor)[:, 0])
-    return Shortlist(values, token_ids, decided)
+    places = decided.nonzero()[:, 0]
+    return Shortlist(
+        values[places],
+        token_ids[places],
+        places.tolist(),
+        (~decided).nonzero()[:, 0].tolist(),
+    )
 
 
 def cut_whole(scaled: torch.Tensor, knobs: Knobs) -> torch.Tensor:

@@ -53,6 +53,9 @@ class Draws:
     def __init__(self, vocab_size: int, *, position_keyed: bool) -> None:
         self._position_keyed = position_keyed
         self._all_ids = np.arange(vocab_size, dtype=np.uint32)[None, :]
+        # Kept, because fresh memory of this size costs more than what fills it.
+        self._scores = torch.empty(1, vocab_size, dtype=torch.float64)
+        self._weights = torch.empty(0, vocab_size)
         self._entropy = np.random.default_rng()
         self._generators: dict[str, torch.Generator] = {}
 
@@ -76,52 +79,82 @@ class Draws:
         `token_ids` says which token each column is; None if column is token.
         """
         seeded = [i for i, row in enumerate(rows) if _seed(row) is not None]
+        fresh = [i for i, row in enumerate(rows) if _seed(row) is None]
         if not seeded:
             return self._draw_fresh(values)
         draw = self._draw_keyed if self._position_keyed else self._draw_generated
+        ids = None if token_ids is None else token_ids[seeded]
         picked = Picked.none(len(rows))
-        for i in seeded:
-            ids = None if token_ids is None else token_ids[i : i + 1]
-            picked.put([i], draw(values[i : i + 1], ids, rows[i]))
-        fresh = [i for i, row in enumerate(rows) if _seed(row) is None]
+        picked.put(seeded, draw(values[seeded], ids, [rows[i] for i in seeded]))
         if fresh:
             picked.put(fresh, self._draw_fresh(values[fresh]))
         return picked
 
     def _draw_fresh(self, values: torch.Tensor) -> Picked:
-        weights = values.softmax(dim=1)
+        weights = self._softmax(values)
         uniforms = torch.from_numpy(self._entropy.random(len(values)))
         columns = invert(weights, uniforms)
         # A NaN anywhere in the row makes every weight NaN.
         return Picked(columns, weights.gather(1, columns[:, None])[:, 0] > 0)
 
     def _draw_keyed(
-        self, values: torch.Tensor, token_ids: torch.Tensor | None, row: SamplingRow
+        self,
+        values: torch.Tensor,
+        token_ids: torch.Tensor | None,
+        rows: Sequence[SamplingRow],
     ) -> Picked:
-        seed = _seed(row)
-        assert seed is not None
-        if token_ids is None:
-            ids = self._all_ids
-        else:
+        keys = row_keys(
+            [_given_seed(row) for row in rows], [row.position for row in rows]
+        )
+        if token_ids is not None:
             ids = token_ids.to(torch.int32).numpy().view(np.uint32)
-        return pick_best(values + gumbel_noise(row_keys([seed], [row.position]), ids))
+            return pick_best(gumbel_noise(keys, ids).add_(values))
+        picked = Picked.none(len(rows))
+        for i in range(len(rows)):
+            gumbel_noise(keys[i : i + 1], self._all_ids, out=self._scores)
+            picked.put([i], pick_best(self._scores.add_(values[i])))
+        return picked
 
     def _draw_generated(
-        self, values: torch.Tensor, token_ids: torch.Tensor | None, row: SamplingRow
+        self,
+        values: torch.Tensor,
+        _: torch.Tensor | None,
+        rows: Sequence[SamplingRow],
     ) -> Picked:
+        weights = self._softmax(values)
+        picked = Picked.none(len(rows))
+        for i, row in enumerate(rows):
+            noise = torch.empty_like(weights[i : i + 1])
+            noise.exponential_(generator=self._generator(row))
+            best, columns = first_max(weights[i : i + 1] / noise)
+            picked.put([i], Picked(columns, best > 0))
+        return picked
+
+    def _generator(self, row: SamplingRow) -> torch.Generator:
         generator = self._generators.get(row.request.request_id)
         if generator is None:
-            seed = _seed(row)
-            assert seed is not None
-            generator = torch.Generator().manual_seed(seed)
+            generator = torch.Generator().manual_seed(_given_seed(row))
             self._generators[row.request.request_id] = generator
-        weights = values.softmax(dim=1)
-        noise = torch.empty_like(weights).exponential_(generator=generator)
-        best, columns = first_max(weights / noise)
-        return Picked(columns, best > 0)
+        return generator
+
+    def _softmax(self, values: torch.Tensor) -> torch.Tensor:
+        """Probabilities, valid until the next call."""
+        rows, columns = values.shape
+        if columns != self._weights.shape[1]:
+            return values.softmax(dim=1)
+        if rows > len(self._weights):
+            self._weights = torch.empty_like(values)
+        return torch.softmax(values, dim=1, out=self._weights[:rows])
 
 
 def _seed(row: SamplingRow) -> int | None:
     params = row.request.sampling_params
     assert params is not None
     return params.seed
+
+
+def _given_seed(row: SamplingRow) -> int:
+    """The seed of a row that has one."""
+    seed = _seed(row)
+    assert seed is not None
+    return seed

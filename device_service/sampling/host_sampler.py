@@ -76,41 +76,44 @@ class HostSampler:
             xgrammar.apply_token_bitmask_inplace(logits, torch.from_numpy(bitmask))
         asked = questions(rows)
         asking = [question.place for question in asked]
-        if not asked:
-            self._constraints.apply(batch)
-            picked, report = self._chooser.choose(batch), None
-        elif self._mode in ("raw_logprobs", "raw_logits"):
-            report = logits[asking]
-            self._constraints.apply(batch)
-            picked = self._chooser.choose(batch)
+        report = None
+        if asked and self._mode in ("raw_logprobs", "raw_logits"):
+            report = self._reported(batch.part(asking).logits)
+        self._constraints.apply(batch)
+        if asked and report is None:
+            picked, drawn_from = self._chooser.choose_and_show(batch, asking)
+            report = self._reported(drawn_from)
         else:
-            self._constraints.apply(batch)
-            picked, report = self._chooser.choose_and_show(batch, asking)
+            picked = self._chooser.choose(batch)
         errors = _errors(batch, picked, masked=bitmask is not None)
         return Sampled(
             picked.columns.tolist(),
-            self._logprobs(report, picked, asked, errors),
+            _logprobs(report, picked, asked, errors),
             errors,
         )
 
-    def _logprobs(
-        self,
-        report: torch.Tensor | None,
-        picked: Picked,
-        asked: Sequence[LogprobQuestion],
-        errors: dict[int, TTServeError],
-    ) -> list[TokenLogprobs | None]:
-        """Answers at the places that asked; `report` has their logits."""
-        replies: list[TokenLogprobs | None] = [None] * len(picked.columns)
-        if report is None:
-            return replies
+    def _reported(self, logits: torch.Tensor) -> torch.Tensor:
+        """What is shown of logits, in memory of its own."""
         if self._mode in ("raw_logprobs", "processed_logprobs"):
-            report = report.log_softmax(dim=1)
-        chosen = picked.columns[[question.place for question in asked]]
-        for question, reply in zip(asked, answer(report, chosen, asked), strict=True):
-            if question.place not in errors:
-                replies[question.place] = reply
+            return logits.log_softmax(dim=1)
+        return logits.clone()
+
+
+def _logprobs(
+    report: torch.Tensor | None,
+    picked: Picked,
+    asked: Sequence[LogprobQuestion],
+    errors: dict[int, TTServeError],
+) -> list[TokenLogprobs | None]:
+    """Answers at the places that asked; `report` is theirs."""
+    replies: list[TokenLogprobs | None] = [None] * len(picked.columns)
+    if report is None:
         return replies
+    chosen = picked.columns[[question.place for question in asked]]
+    for question, reply in zip(asked, answer(report, chosen, asked), strict=True):
+        if question.place not in errors:
+            replies[question.place] = reply
+    return replies
 
 
 def _errors(batch: Batch, picked: Picked, *, masked: bool) -> dict[int, TTServeError]:

@@ -37,15 +37,16 @@ def answer(
 ) -> list[TokenLogprobs]:
     """Answer one question per row of `values` about the token chosen there.
 
-    values: log probabilities or logits, [len(asked), V]. A rank is, as in vLLM,
-    the number of tokens at least as probable. Rows are looked at by count, so
-    that ties among the best fall as they would if the row were alone.
+    values: log probabilities or logits, [len(asked), V]; overwritten. A rank is,
+    as in vLLM, the number of tokens at least as probable. Rows are looked at by
+    count, so that ties among the best fall as they would if the row were alone.
     """
     of_chosen = values.gather(1, chosen[:, None])
-    ranks = (values >= of_chosen).sum(dim=1).tolist()
     tops = _tops(values, asked)
+    # Summing floats is vectorised, and exact for any vocabulary; bools are slow.
+    ranks = values.ge_(of_chosen).sum(dim=1).tolist()
     return [
-        TokenLogprobs(value, rank, *tops[place])
+        TokenLogprobs(value, int(rank), *tops[place])
         for place, (value, rank) in enumerate(
             zip(of_chosen[:, 0].tolist(), ranks, strict=True)
         )

@@ -20,6 +20,7 @@ import torch
 UInt32s = npt.NDArray[np.uint32]
 
 _WORD = (1 << 64) - 1
+_SLICE = 8192
 
 
 def row_keys(seeds: Sequence[int], positions: Sequence[int]) -> UInt32s:
@@ -31,18 +32,26 @@ def row_keys(seeds: Sequence[int], positions: Sequence[int]) -> UInt32s:
     return np.array([(word & 0xFFFFFFFF, word >> 32) for word in words], np.uint32)
 
 
-def gumbel_noise(keys: UInt32s, token_ids: UInt32s) -> torch.Tensor:
+def gumbel_noise(
+    keys: UInt32s, token_ids: UInt32s, *, out: torch.Tensor | None = None
+) -> torch.Tensor:
     """Standard Gumbel noise, float64 [rows, columns].
 
     keys: [rows, 2]. token_ids: uint32 [rows, columns], or [1, columns] for all
     rows alike. In float64 sums of a logit and its noise do not tie, and the last
     digit of a logarithm, which may depend on a tensor's shape, decides nothing.
     """
-    bits = _hash(keys, token_ids) >> np.uint32(1)
-    noise = torch.from_numpy(bits.view(np.int32)).to(torch.float64)
-    # (bits + 1/2) / 2**31 lies strictly between 0 and 1, exactly.
-    noise.add_(0.5).mul_(2.0**-31)
-    return noise.log_().neg_().log_().neg_()
+    rows, columns = len(keys), token_ids.shape[1]
+    noise = torch.empty(rows, columns, dtype=torch.float64) if out is None else out
+    # A slice at a time: its intermediate values stay in the cache.
+    step = max(1, _SLICE // rows)
+    for begin in range(0, columns, step):
+        bits = _hash(keys, token_ids[:, begin : begin + step]) >> np.uint32(1)
+        part = noise[:, begin : begin + step]
+        part.copy_(torch.from_numpy(bits.view(np.int32)))
+        # (bits + 1/2) / 2**31 lies strictly between 0 and 1, exactly.
+        part.add_(0.5).mul_(2.0**-31).log_().neg_().log_().neg_()
+    return noise
 
 
 def _hash(keys: UInt32s, token_ids: UInt32s) -> UInt32s:

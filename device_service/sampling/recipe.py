@@ -83,15 +83,6 @@ class Knobs:
             torch.tensor([r.min_p for r in recipes]),
         )
 
-    def at(self, places: torch.Tensor) -> Knobs:
-        """The knobs of some of the rows."""
-        return Knobs(
-            self.temperature[places],
-            self.top_k[places],
-            self.top_p[places],
-            self.min_p[places],
-        )
-
 
 def _read(params: SamplingParams, vocab_size: int) -> Recipe:
     top_k = params.top_k if 0 < params.top_k < vocab_size else vocab_size

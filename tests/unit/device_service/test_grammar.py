@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import random
 import re
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -416,8 +416,10 @@ def test_released_requests_and_their_grammars_are_gone(grammars: Grammars) -> No
         grammars.release(request.request_id)
     grammars.release("never heard of")
     del requests, request
-    gc.collect()
-    assert [ghost() for ghost in ghosts] == [None] * 8
+    limit = time.monotonic() + 30
+    while any(ghost() for ghost in ghosts):  # until the threads are done with them
+        assert time.monotonic() < limit
+        time.sleep(0.005)
 
 
 def test_nothing_is_reported_after_release(config: VllmConfig) -> None:

@@ -33,7 +33,7 @@ class EverySecondSteps(LogitsProcessor):
         self,
         config: VllmConfig,
         device: torch.device,
-        is_pin_memory: bool,  # noqa: FBT001 - vLLM's signature
+        is_pin_memory: bool,
     ) -> None:
         self.counts: dict[int, int] = {}
 
@@ -65,7 +65,7 @@ class KeepsTheBestTwo(LogitsProcessor):
         self,
         config: VllmConfig,
         device: torch.device,
-        is_pin_memory: bool,  # noqa: FBT001 - vLLM's signature
+        is_pin_memory: bool,
     ) -> None: ...
 
     def is_argmax_invariant(self) -> bool:
