@@ -1,0 +1,61 @@
+"""What can be said of the composition without building it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+COMPOSE = Path(__file__).parents[3] / "compose"
+DOCKERFILES = sorted(COMPOSE.glob("*.Dockerfile"))
+OWN_PART = "# From here on"
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_every_image_starts_from_debian(dockerfile: Path) -> None:
+    stages = {"debian:bookworm-slim"}
+    for base, _, stage in re.findall(
+        r"^FROM (\S+)( AS (\S+))?", dockerfile.read_text(), re.M
+    ):
+        assert base in stages
+        stages.add(stage)
+
+
+def test_the_two_services_share_their_layers() -> None:
+    shared = []
+    for name in ("device-service", "frontend"):
+        text = (COMPOSE / f"{name}.Dockerfile").read_text()
+        instructions = text[text.index("FROM ") : text.rindex(OWN_PART)]
+        shared.append(instructions)
+    assert shared[0] == shared[1]
+
+
+def test_every_setting_is_listed() -> None:
+    used: set[str] = set()
+    for path in COMPOSE.glob("*.yaml"):
+        used |= set(re.findall(r"(?<!\$)\$\{(\w+)", path.read_text()))
+    listed = re.findall(r"^(?:# )?(\w+)=", (COMPOSE / "env.example").read_text(), re.M)
+    assert used == set(listed)
+
+
+def test_only_the_proxy_leaves_the_composition() -> None:
+    services = yaml.safe_load((COMPOSE / "docker-compose.yaml").read_text())["services"]
+    publishing = {
+        name
+        for name, service in services.items()
+        if "ports" in service and "profiles" not in service
+    }
+    assert publishing == {"proxy"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted(COMPOSE.glob("*.json")), ids=lambda path: path.name
+)
+def test_the_proxy_answers_in_the_envelope(path: Path) -> None:
+    error = json.loads(path.read_text())["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    status = f"http-error status {error['code']} .*{path.name}"
+    assert re.search(status, (COMPOSE / "haproxy.cfg").read_text())
