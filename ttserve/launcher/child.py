@@ -50,10 +50,6 @@ class Child:
     def name(self) -> str:
         return self._spec.name
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
     async def run(self) -> int:
         """Start the process and return its exit code, or minus the signal that
         killed it. All it printed has been shown by then.
