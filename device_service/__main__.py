@@ -19,6 +19,8 @@ from device_service.signals import leave_at_once
 from ttserve.environment import prepare_device_service
 from ttserve.errors import StartupError
 
+logger = logging.getLogger("device_service")
+
 PROGRAM = "tt-device-service"
 USAGE_STATUS = 2
 FAILURE_STATUS = 1
@@ -38,17 +40,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     try:
         leave_at_once()
+        _log_to_stderr()
         prepare_device_service(_model_argument(arguments))
         for name, value in QUIET:
             os.environ.setdefault(name, value)  # noqa: TID251 - before any import
-        _log_to_stderr()
         status = _serve(arguments)
     except StartupError as error:
         for line in str(error).splitlines():
             _say(line)
         return USAGE_STATUS
     except Exception as error:
-        logging.getLogger(__name__).debug("unexpected", exc_info=error)
+        logger.debug("unexpected", exc_info=error)
         _say(f"unexpected {type(error).__name__}: {' '.join(str(error).split())}")
         return FAILURE_STATUS
     sys.stdout.flush()
