@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ class RunningStep:
 
     def on_done(self, callback: Callable[[], None]) -> None:
         """Call back once, when the last event has happened."""
+        if not self._events:
+            callback()
         last = _LastOf(len(self._events), callback)
         for event in self._events:
             self._mesh.on_done(event, last.arrived)
@@ -48,7 +51,8 @@ class RunningStep:
     def _run(self, read: Callable[[], torch.Tensor]) -> StepResult:
         for event in self._events:
             self._mesh.synchronize(event)
-        spans = [self._mesh.span(event) for event in self._events]
+        now = time.monotonic()
+        spans = [self._mesh.span(event) for event in self._events] or [(now, now)]
         logits = read()
         began = min(began for began, _ in spans)
         return StepResult(logits, began, max(ended for _, ended in spans))

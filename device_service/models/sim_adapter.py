@@ -12,6 +12,7 @@ from device_service.mesh.host_queue import Task
 from device_service.mesh.sim import SimMesh
 from device_service.models.buckets import powers_of_two
 from device_service.models.contract import KVLayer, KVShape
+from device_service.models.readback import take_rows
 from device_service.models.sim_cache import SimCache
 from device_service.models.sim_logits import SimLogits
 from device_service.models.sim_tokens import SimVocabulary
@@ -34,7 +35,6 @@ class SimAdapter:
         self, mesh: SimMesh, vocabulary: SimVocabulary, rows: int, lanes: int
     ) -> None:
         self._mesh = mesh
-        self._vocabulary = vocabulary
         self._lanes = lanes
         self._rows_per_lane = rows // lanes
         self._logits = SimLogits(vocabulary)
@@ -112,7 +112,8 @@ class SimAdapter:
                 kv_cache.extend(tables[row], start, ids[row, start:end])
                 for row, (start, end) in enumerate(zip(starts, ends, strict=True))
             ]
-            return self._say(digests)
+            found = np.array(digests, dtype=np.uint64)
+            return self._logits.after(found).unsqueeze(1)
 
         count = sum(ends) - sum(starts)
         task = self._mesh.submit_step(work, self._mesh.profile.prefill_seconds(count))
@@ -139,12 +140,10 @@ class SimAdapter:
         tables += (lanes * kv_cache.num_blocks)[:, None]
 
         def work() -> torch.Tensor:
-            digests = [0] * batch
+            digests = np.zeros(batch, dtype=np.uint64)
             if len(rows):
-                found = kv_cache.advance(tables, positions, ids).tolist()
-                for row, digest in zip(rows.tolist(), found, strict=True):
-                    digests[row] = digest
-            return self._say(digests)
+                digests[rows] = kv_cache.advance(tables, positions, ids)
+            return self._logits.after(digests).unsqueeze(1)
 
         task = self._mesh.submit_step(work, self._mesh.profile.decode_seconds())
         return task.result() if read_from_device else task
@@ -162,9 +161,8 @@ class SimAdapter:
         is_tokens: bool,
         sample_rows: list[int] | None = None,
     ) -> torch.Tensor:
-        """Logits [B, 1, V], or those of `sample_rows` in that order."""
-        logits = tt_out.result()
-        return logits if sample_rows is None else logits[sample_rows]
+        """Logits [B, 1, V], or those of `sample_rows`; the caller's to keep."""
+        return take_rows(tt_out.result(), sample_rows)
 
     read_prefill_output = read_decode_output
 
@@ -173,7 +171,3 @@ class SimAdapter:
     ) -> torch.Tensor:
         """Logits [n, 1, V]."""
         return tt_out.result()
-
-    def _say(self, digests: list[int]) -> torch.Tensor:
-        tokens = [self._vocabulary.choose(digest) for digest in digests]
-        return self._logits.rows(tokens, digests).unsqueeze(1)

@@ -20,6 +20,7 @@ from device_service.models.hf.packing import pack_linears
 from device_service.models.hf.paged_model import PagedKV, PagedModel
 from device_service.models.hf.probe import probe
 from device_service.models.hf.selfcheck import check_paged, reference_logits
+from device_service.models.readback import take_rows
 from device_service.models.refusals import refusal, refuse_config
 
 logger = logging.getLogger(__name__)
@@ -239,17 +240,8 @@ class TransformersAdapter:
         is_tokens: bool,
         sample_rows: list[int] | None = None,
     ) -> torch.Tensor:
-        """Logits [B, 1, V], or those of `sample_rows`; the caller's to keep.
-
-        Rows from the first on, in order, need no copy: the tensor was made for
-        this step.
-        """
-        logits = tt_out.result()
-        if sample_rows is None:
-            return logits
-        if sample_rows == list(range(len(sample_rows))):
-            return logits[: len(sample_rows)]
-        return logits[sample_rows]
+        """Logits [B, 1, V], or those of `sample_rows`; the caller's to keep."""
+        return take_rows(tt_out.result(), sample_rows)
 
     read_prefill_output = read_decode_output
 

@@ -250,6 +250,23 @@ def test_a_failed_readback_is_kept(mesh: CpuMesh) -> None:
     assert model.reads == 1
 
 
+def test_a_step_without_events(mesh: CpuMesh) -> None:
+    driver, _ = _open(_NoEvents, mesh)
+    handle = driver.decode(_decode(4, (2,)))
+    called: list[int] = []
+    handle.on_done(partial(called.append, 1))
+    assert called == [1]
+    assert handle.is_done()
+    result = handle.result()
+    assert result.logits is not None
+    assert result.began == result.ended
+
+
+class _NoEvents(NewAdapter):
+    def read_decode_output(self, tt_out: Any, *, async_read: bool) -> Any:
+        return tt_out, []
+
+
 class _FailingReadback(NewAdapter):
     def process_decode_output_host(self, *_: Any, **__: Any) -> Any:
         self.reads += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from device_service.mesh.driver import AdapterDriver, LoadSpec, load_model
 from device_service.mesh.sim import SimMesh, SimProfile
 from device_service.models.registry import resolve_adapter
 from device_service.models.sim_cache import SimCache, mix_array
-from device_service.models.sim_logits import SimLogits
+from device_service.models.sim_logits import SimLogits, choose_array
 from device_service.models.sim_tokens import SimVocabulary, expected_tokens, mix
 from tests.driving import Run, decode, page_table, prefill
 from ttserve.errors import StartupError
@@ -170,8 +171,6 @@ def test_stale_slots_do_not_matter(sim: Open) -> None:
 def test_the_cache_computes_the_pure_function(
     tokens: list[int], cuts: list[int], size: int
 ) -> None:
-    import numpy as np
-
     cache = SimCache(1, 80, size)
     table = np.random.default_rng(0).permutation(79)[: -(-60 // size)] + 1
     edges = sorted({0, len(tokens), *(cut for cut in cuts if cut < len(tokens))})
@@ -181,17 +180,20 @@ def test_the_cache_computes_the_pure_function(
     assert [VOCABULARY.choose(digest)] == expected_tokens(tokens, 1, VOCABULARY)
 
 
-@given(st.integers(0, 2**64 - 1))
-def test_mixing_is_the_same_on_arrays(value: int) -> None:
-    import numpy as np
+ENDING = SimVocabulary(300, 32, 95, eos=259, mean_output_tokens=5)
 
-    assert int(mix_array(np.array([value], dtype=np.uint64))[0]) == mix(value)
+
+@given(st.integers(0, 2**64 - 1))
+def test_arrays_are_mixed_and_chosen_alike(value: int) -> None:
+    values = np.array([value], dtype=np.uint64)
+    assert int(mix_array(values)[0]) == mix(value)
+    for vocabulary in (VOCABULARY, ENDING):
+        assert int(choose_array(vocabulary, values)[0]) == vocabulary.choose(value)
 
 
 def test_it_never_ends_by_itself_unless_told(sim: Open) -> None:
     assert 259 not in expected_tokens(PROMPT, 500, VOCABULARY)
-    ending = SimVocabulary(300, 32, 95, eos=259, mean_output_tokens=5)
-    expected = expected_tokens(PROMPT, 40, ending)
+    expected = expected_tokens(PROMPT, 40, ENDING)
     assert 3 <= expected.count(259) <= 16
     run = Run(PROMPT, 0, [5, 3, 17, 4, 29, 8, 1, 2, 6, 7])
     driver = sim(mean_output_tokens=5)
@@ -215,10 +217,14 @@ def test_output_ids_avoid_special_ones() -> None:
 
 
 def test_logits_leave_something_to_sample() -> None:
-    logits = SimLogits(VOCABULARY).rows([40, 41], [0, 17])
+    digests = np.array([5, 2**63 + 17], dtype=np.uint64)
+    logits = SimLogits(VOCABULARY).after(digests)
     probabilities = logits.softmax(-1)
-    assert logits.argmax(-1).tolist() == [40, 41]
-    assert probabilities[0, 40] == pytest.approx(0.75, abs=0.02)
+    tokens = [VOCABULARY.choose(int(digest)) for digest in digests]
+    assert logits.argmax(-1).tolist() == tokens
+    assert probabilities.max(-1).values.tolist() == pytest.approx(
+        [0.75, 0.75], abs=0.03
+    )
     others = probabilities[0, 32:127]
     assert int((others > 1e-4).sum()) > 60
     assert float(probabilities[0, :32].sum() + probabilities[0, 127:].sum()) == 0.0
