@@ -55,6 +55,13 @@ FLUSH_SECONDS = 2.0
 LAST_WRITES_SECONDS = 0.5
 """How long calls without a session may take to write their last message."""
 
+HANDLERS_END_SECONDS = 0.1
+"""How long cancelled handlers get to end.
+
+grpc.aio does not wait for them, and prints a traceback for each one that the
+end of the event loop cancels.
+"""
+
 ENGINE_STOP_SECONDS = 30.0
 """How long the step in flight may take when the engine is told to stop."""
 
@@ -165,6 +172,7 @@ class DeviceServer:
         if self._server is not None:
             await self._server.stop(grace=LAST_WRITES_SECONDS)
             self._server = None
+            await asyncio.sleep(HANDLERS_END_SECONDS)
         self._checkers.shutdown(wait=False, cancel_futures=True)
 
     def _register(self, server: grpc.aio.Server) -> None:

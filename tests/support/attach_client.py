@@ -134,10 +134,11 @@ class AttachClient:
     async def outputs(self, *handles: int) -> dict[int, Output]:
         """Read until these handles have finished; what they produced."""
         found = {handle: Output() for handle in handles}
-        while not all(output.finish for output in found.values()):
+        while not all(found[handle].finish for handle in handles):
             message = await self.read()
             if message.WhichOneof("event") == "step":
                 unpack(message.step, found)
+            assert message.rejected.handle not in handles, message
         return found
 
     async def ended(self) -> TTServeError | None:

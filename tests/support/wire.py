@@ -97,20 +97,11 @@ def no_grammar_checks(params: SamplingParams) -> None:
     """Takes every grammar as it is."""
 
 
-class Service:
-    """A device service on 127.0.0.1, and a channel to it."""
+class Endpoint:
+    """A device server on 127.0.0.1, and channels to it."""
 
-    def __init__(
-        self,
-        model: ModelDescription = MODEL,
-        options: ServiceOptions | None = None,
-        normalise: Callable[[SamplingParams], None] = no_grammar_checks,
-    ) -> None:
-        self.model = model
-        self.engine = ScriptedEngine(rows=model.scheduling.total_rows)
-        self.grammars = ScriptedGrammars()
-        self.server = DeviceServer("127.0.0.1:0", options or ServiceOptions())
-        self.factory = RequestFactory(model, None, normalise)
+    def __init__(self, options: ServiceOptions) -> None:
+        self.server = DeviceServer("127.0.0.1:0", options)
         self._channels: list[grpc.aio.Channel] = []
 
     @property
@@ -119,10 +110,6 @@ class Service:
 
     async def start(self) -> None:
         await self.server.start()
-
-    async def open(self) -> None:
-        self.server.publish(self.model, BUNDLE)
-        await self.server.open_for_requests(self.engine, self.factory, self.grammars)
 
     def channel(self, **options: int) -> grpc.aio.Channel:
         settings = {"grpc.max_receive_message_length": 4 << 20}
@@ -154,6 +141,26 @@ class Service:
         for channel in self._channels:
             await channel.close(None)
         await self.server.stop()
+
+
+class Service(Endpoint):
+    """A device service over a scripted engine."""
+
+    def __init__(
+        self,
+        model: ModelDescription = MODEL,
+        options: ServiceOptions | None = None,
+        normalise: Callable[[SamplingParams], None] = no_grammar_checks,
+    ) -> None:
+        super().__init__(options or ServiceOptions())
+        self.model = model
+        self.engine = ScriptedEngine(rows=model.scheduling.total_rows)
+        self.grammars = ScriptedGrammars()
+        self.factory = RequestFactory(model, None, normalise)
+
+    async def open(self) -> None:
+        self.server.publish(self.model, BUNDLE)
+        await self.server.open_for_requests(self.engine, self.factory, self.grammars)
 
 
 @contextlib.asynccontextmanager
