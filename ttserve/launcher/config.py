@@ -80,7 +80,12 @@ class LauncherConfig:
 def parse(argv: Sequence[str]) -> LauncherConfig:
     """Raises StartupError; `--help` prints and exits."""
     flags = sort_flags(argv)
-    own = _parser().parse_args(flags.by_owner[Owner.LAUNCHER])
+    own_words = flags.by_owner[Owner.LAUNCHER]
+    if any(word.startswith("--help=") for word in own_words):
+        raise StartupError(
+            "ask the part that has the flags: tt-device-service --help=WORD"
+        )
+    own = _parser().parse_args(own_words)
     if own.port == own.grpc_port:
         raise StartupError(f"--port and --grpc-port are both {own.port}")
     if own.metrics_port + own.frontends - 1 > HIGHEST_PORT:

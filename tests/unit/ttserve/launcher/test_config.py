@@ -44,6 +44,7 @@ def test_the_model_has_two_spellings() -> None:
             "--metrics-port 65535 --frontends 2",
             "no 2 ports from",
         ),
+        ("--help=all", "tt-device-service"),
         ("a b", "one model at a time, but got: a b"),
         ("a --model b", "one model at a time, but got: a b"),
     ],
