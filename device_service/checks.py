@@ -133,8 +133,8 @@ def check_token_ids(subject: Subject) -> None:
                 f"{entry.field} holds {len(ids)} token ids; at most {entry.most} "
                 "are taken",
             )
-        if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
-            wrong = next(i for i in ids if not 0 <= i < vocab_size)
+        if ids and max(ids) >= vocab_size:  # on the wire there is nothing below 0
+            wrong = next(token_id for token_id in ids if token_id >= vocab_size)
             raise TTServeError(
                 Reason.INVALID_FIELD,
                 f"{entry.field} holds token id {wrong}, but the vocabulary has "

@@ -9,7 +9,7 @@ messages rather than one that is too large to send. Event loop only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from device_service.records import (
     EventKind,
@@ -27,40 +27,43 @@ MAX_VALUES = 65536
 
 @dataclass(slots=True)
 class Delta:
-    """What is new for one request; `logprobs` is parallel to `token_ids`."""
+    """What is new for one request; `logprobs` is parallel to `token_ids`.
+
+    The lists are the engine's until something is added: most deltas are
+    written as they came.
+    """
 
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None = None
     finish: Finish | None = None
     prefill: PrefillReport | None = None
-    events: list[tuple[EventKind, float]] = field(default_factory=list)
+    events: tuple[tuple[EventKind, float], ...] = ()
+    owned: bool = False
 
     @classmethod
     def of(cls, update: RequestUpdate) -> Delta:
-        """Start from one update, whose lists stay the engine's."""
+        """Start from one update."""
         return cls(
-            token_ids=list(update.token_ids),
-            logprobs=None if update.logprobs is None else list(update.logprobs),
-            finish=update.finish,
-            prefill=update.prefill,
-            events=list(update.events),
+            update.token_ids,
+            update.logprobs,
+            update.finish,
+            update.prefill,
+            update.events,
         )
 
     def add(self, update: RequestUpdate) -> None:
         """Append a later update of the same request."""
+        if not self.owned:
+            self.token_ids = list(self.token_ids)
+            self.logprobs = list(self.logprobs or ())
+            self.owned = True
         self.token_ids += update.token_ids
         if update.logprobs is not None:
-            self.logprobs = (self.logprobs or []) + update.logprobs
+            assert self.logprobs is not None  # a list since the copy above
+            self.logprobs += update.logprobs
         self.finish = update.finish
         self.prefill = self.prefill or update.prefill
         self.events += update.events
-
-    @property
-    def values(self) -> int:
-        """How many numbers it holds."""
-        return len(self.token_ids) + sum(
-            2 + 2 * len(entry.top_ids) for entry in self.logprobs or ()
-        )
 
     def split(self, limit: int) -> Delta:
         """Take off at most `limit` values of tokens, at least one token.
@@ -69,9 +72,8 @@ class Delta:
         """
         count, values = 0, 0
         while count < len(self.token_ids) - 1 and values < limit:
-            values += 1
-            if self.logprobs is not None:
-                values += 2 + 2 * len(self.logprobs[count].top_ids)
+            entry = self.logprobs[count : count + 1] if self.logprobs else None
+            values += values_of([self.token_ids[count]], entry)
             count += 1
         head = Delta(
             token_ids=self.token_ids[:count],
@@ -82,8 +84,15 @@ class Delta:
         self.token_ids = self.token_ids[count:]
         if self.logprobs is not None:
             self.logprobs = self.logprobs[count:]
-        self.prefill, self.events = None, []
+        self.prefill, self.events, self.owned = None, (), True
         return head
+
+
+def values_of(token_ids: list[int], logprobs: list[TokenLogprobs] | None) -> int:
+    """How many numbers a delta or an update holds."""
+    if not logprobs:
+        return len(token_ids)
+    return len(token_ids) + sum(2 + 2 * len(entry.top_ids) for entry in logprobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,7 @@ class PendingSteps:
 
     def __init__(self) -> None:
         self._deltas: dict[int, Delta] = {}
+        self._values = 0
         self._stats: SessionStats | None = None
         self._step_number = 0
         self._monotonic_seconds = 0.0
@@ -108,9 +118,6 @@ class PendingSteps:
 
     def __bool__(self) -> bool:
         return bool(self._deltas) or self._stats is not None
-
-    def __contains__(self, handle: int) -> bool:
-        return handle in self._deltas
 
     def __len__(self) -> int:
         """Requests that have something to be written."""
@@ -124,6 +131,7 @@ class PendingSteps:
         self._monotonic_seconds = step.monotonic_seconds
         self._stats = _merge_stats(self._stats, step.stats)
         for update in updates:
+            self._values += values_of(update.token_ids, update.logprobs)
             known = self._deltas.get(update.handle)
             if known is None:
                 self._deltas[update.handle] = Delta.of(update)
@@ -132,23 +140,32 @@ class PendingSteps:
 
     def drop(self, handle: int) -> None:
         """Forget a request that the client no longer wants."""
-        self._deltas.pop(handle, None)
+        delta = self._deltas.pop(handle, None)
+        if delta is not None:
+            self._values -= values_of(delta.token_ids, delta.logprobs)
 
     def take(self, max_values: int = MAX_VALUES) -> Piece:
         """Take off the next piece, at most `max_values` unless one token is more."""
+        if self._values <= max_values:
+            taken, self._deltas, self._values = self._deltas, {}, 0
+        else:
+            taken = self._take_some(max_values)
+        stats, self._stats = self._stats, None
+        return Piece(self._step_number, self._monotonic_seconds, taken, stats)
+
+    def _take_some(self, room: int) -> dict[int, Delta]:
         taken: dict[int, Delta] = {}
-        room = max_values
-        for handle in list(self._deltas):
-            delta = self._deltas[handle]
-            size = delta.values
+        for handle, delta in list(self._deltas.items()):
+            size = values_of(delta.token_ids, delta.logprobs)
             if size > room and (taken or len(delta.token_ids) > 1):
                 if not taken:
                     taken[handle] = delta.split(room)
                 break
             taken[handle] = self._deltas.pop(handle)
             room -= size
-        stats, self._stats = self._stats, None
-        return Piece(self._step_number, self._monotonic_seconds, taken, stats)
+        for delta in taken.values():
+            self._values -= values_of(delta.token_ids, delta.logprobs)
+        return taken
 
 
 def _merge_stats(old: SessionStats | None, new: SessionStats) -> SessionStats:

@@ -21,12 +21,15 @@ from device_service.frames import FrameAssembler, too_large
 from device_service.outbox import Outbox
 from device_service.records import StepUpdates
 from device_service.serving import Published, Running, Serving
-from device_service.submissions import INLINE_BYTES, Stream, Submissions
+from device_service.submissions import Stream, Submissions
 from ttserve.errors import Reason, TTServeError, invalid_field
 from ttserve.protocol import OLDEST_PROTOCOL_MINOR, PROTOCOL_MINOR
 from ttserve.v1 import device_pb2, generation_pb2
 
 logger = logging.getLogger(__name__)
+
+INLINE_BYTES = 32768
+"""Largest message that is parsed on the event loop, in under 0.2 ms."""
 
 LATE_ANSWER_SECONDS = 0.05
 """How long a silent frontend's messages may still sit unread in our own queue."""

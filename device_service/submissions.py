@@ -28,8 +28,11 @@ from ttserve.v1 import generation_pb2
 
 logger = logging.getLogger(__name__)
 
-INLINE_BYTES = 32768
-"""Largest message that is handled on the event loop, well under 1 ms."""
+INLINE_BYTES = 8192
+"""Largest submission that is checked on the event loop, in under 1 ms.
+
+That is at most 8192 prompt tokens, whose blocks have to be hashed.
+"""
 
 TOO_MANY = TTServeError(
     Reason.QUEUE_FULL,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_service.codec.outputs import step_output
-from device_service.merging import Delta, PendingSteps
+from device_service.merging import Delta, PendingSteps, values_of
 from device_service.records import (
     EventKind,
     Finish,
@@ -99,7 +99,7 @@ def test_first_report_and_last_finish_survive() -> None:
     assert delta.token_ids == [1, 2, 3]
     assert delta.prefill is report
     assert delta.finish is finish
-    assert delta.events == [(EventKind.QUEUED, 0.5), (EventKind.PREEMPTED, 0.7)]
+    assert delta.events == ((EventKind.QUEUED, 0.5), (EventKind.PREEMPTED, 0.7))
 
 
 def test_engine_lists_are_not_touched() -> None:
@@ -162,6 +162,6 @@ def test_no_token_is_lost_whatever_the_reader_does(
 
 def read(pending: PendingSteps, limit: int, found: dict[int, Output]) -> None:
     piece = pending.take(limit)
-    values = [delta.values for delta in piece.deltas.values()]
+    values = [values_of(d.token_ids, d.logprobs) for d in piece.deltas.values()]
     assert sum(values) <= limit or len(values) == 1
     unpack(step_output(piece), found)
