@@ -17,7 +17,7 @@ class FrontendMetrics:
 
     def __init__(self) -> None:
         self.ready = Gauge("ttserve_ready", "1 while a request can be served")
-        self.sessions = Counter(
+        self._sessions = Counter(
             "ttserve_device_sessions", "Sessions opened with the device service"
         )
         self._round_trip = Gauge(
@@ -37,6 +37,10 @@ class FrontendMetrics:
         )
         for reason in (Reason.QUEUE_FULL, Reason.DEVICE_LOST, Reason.STEP_FAILED):
             self._failures.labels(reason.name)
+
+    def session_opened(self) -> None:
+        """A session with the device service has begun."""
+        self._sessions.inc()
 
     def heartbeat(self, round_trip: float, engine_silence: float) -> None:
         """Both in seconds."""

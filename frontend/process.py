@@ -100,9 +100,7 @@ class Frontend:
             stack.callback(lag.cancel)
             loading = asyncio.create_task(load_vllm())
             stack.callback(loading.cancel)
-            self._lifecycle.waiting_for = (
-                f"waiting for the device service at {self._config.device}"
-            )
+            self._lifecycle.waiting_for = "waiting for the device service"
             described = await describe_model(channel, self._config, directory)
             watch.lap("device service")
             self._lifecycle.waiting_for = "vLLM is being loaded"

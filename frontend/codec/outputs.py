@@ -140,10 +140,8 @@ def _per_request(
 
 
 def _plain(decoding: Decoding, token_ids: list[int]) -> list[EngineCoreOutput]:
-    outputs = [
-        EngineCoreOutput(request_id=decoding.request_id, new_token_ids=[token_id])
-        for token_id in token_ids
-    ]
+    name = decoding.request_id
+    outputs = [EngineCoreOutput(name, [token_id]) for token_id in token_ids]
     if outputs:
         _add_what_waited(decoding, outputs[0])
     return outputs
@@ -158,15 +156,13 @@ def _with_extra(
     decoding.events += _events(extra)
     if extra.HasField("prefill"):
         decoding.prefill = _prefill(extra.prefill)
-    outputs = [
-        EngineCoreOutput(request_id=decoding.request_id, new_token_ids=[token_id])
-        for token_id in token_ids
-    ]
+    name = decoding.request_id
+    outputs = [EngineCoreOutput(name, [token_id]) for token_id in token_ids]
     for output, entry in zip(outputs, extra.logprobs, strict=False):
         output.new_logprobs = decode_logprobs(output.new_token_ids[0], entry)
     if extra.HasField("finish"):
         if not outputs:
-            outputs.append(EngineCoreOutput(decoding.request_id, []))
+            outputs.append(EngineCoreOutput(name, []))
         _finish(outputs[-1], extra.finish, error)
     if outputs:
         _add_what_waited(decoding, outputs[0])
@@ -176,7 +172,8 @@ def _with_extra(
 def _add_what_waited(decoding: Decoding, output: EngineCoreOutput) -> None:
     if decoding.events:
         output.events, decoding.events = decoding.events, []
-    output.prefill_stats, decoding.prefill = decoding.prefill, None
+    if decoding.prefill is not None:
+        output.prefill_stats, decoding.prefill = decoding.prefill, None
 
 
 def _finish(

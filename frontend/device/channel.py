@@ -131,6 +131,4 @@ async def is_serving(channel: grpc.aio.Channel) -> bool:
 
 def describe(error: TTServeError) -> str:
     """A reason for a log line; gRPC's own texts are long and name no remedy."""
-    if error.reason is Reason.DEVICE_LOST and "connect" in error.message.lower():
-        return "cannot connect"
-    return error.message
+    return "cannot connect" if error.reason is Reason.DEVICE_LOST else error.message

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from frontend.config import Liveness
-from frontend.device.channel import describe, is_serving
+from frontend.device.channel import is_serving
 from frontend.device.session import Session
 from ttserve.errors import Reason, StartupError, TTServeError
 from ttserve.protocol import PROTOCOL_MINOR
@@ -60,8 +60,11 @@ class RequestSide(Protocol):
         """An answer to a submission, or a step's output."""
 
 
-class PongWatcher(Protocol):
-    """Who wants to know how the heartbeats do."""
+class SessionWatcher(Protocol):
+    """Who wants to know how the sessions do."""
+
+    def session_opened(self) -> None:
+        """Another session has begun."""
 
     def heartbeat(self, round_trip: float, engine_silence: float) -> None:
         """Both in seconds."""
@@ -76,7 +79,7 @@ class Connection:
         name: str,
         liveness: Liveness,
         requests: RequestSide,
-        watcher: PongWatcher,
+        watcher: SessionWatcher,
     ) -> None:
         self._channel = channel
         self._liveness = liveness
@@ -122,6 +125,7 @@ class Connection:
             session.end()
             return
         self.sessions_opened += 1
+        self._watcher.session_opened()
         self.instance_id = opened.instance_id
         self.state = DeviceState.WARMING_UP
         self.reason = "the device service is warming up"
@@ -174,4 +178,4 @@ class Connection:
             if error.reason is Reason.NOT_READY
             else DeviceState.ABSENT
         )
-        self.reason = describe(error)
+        self.reason = error.message

@@ -36,7 +36,8 @@ OPEN_SECONDS = 5.0
 device service that has just started is busy."""
 
 REMEMBERED_PINGS = 16
-TICKS_PER_SILENCE = 10
+TICKS_PER_SILENCE = 20
+STALL_TICKS = 4
 
 
 class AttachCall(Protocol):
@@ -111,7 +112,7 @@ class Session:
                 self._silence = 0.0
                 self._take(response)
         except grpc.aio.AioRpcError as error:
-            return from_rpc_error(error)
+            return _why(error)
         except asyncio.CancelledError:  # `run` is ending, or the channel is closing
             return _lost("the stream to the device service was cancelled")
         except Exception as error:
@@ -137,7 +138,7 @@ class Session:
             try:
                 await self._call.write(request)
             except grpc.aio.AioRpcError as error:
-                return from_rpc_error(error)
+                return _why(error)
             except asyncio.InvalidStateError:  # the stream has ended: ask the reader
                 await asyncio.sleep(self._liveness.lost_after)
                 return _lost("the stream to the device service has ended")
@@ -163,8 +164,19 @@ class Session:
                 next_ping = before + self._liveness.ping_interval
             await asyncio.sleep(interval)
             now = time.monotonic()
-            self._silence += min(now - before, 2 * interval)
+            self._silence += min(now - before, STALL_TICKS * interval)
             before = now
+
+
+def _why(error: grpc.aio.AioRpcError) -> TTServeError:
+    """Why the stream ended. What gRPC says of a broken one is for the log only:
+    it names addresses, and clients are told the reason.
+    """
+    failure = from_rpc_error(error)
+    if failure.reason is not Reason.DEVICE_LOST:
+        return failure
+    logger.debug("stream broken: %s", failure.message)
+    return _lost("the connection to the device service broke")
 
 
 def _lost(message: str) -> TTServeError:

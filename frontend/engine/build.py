@@ -20,6 +20,8 @@ from ttserve.v1.model_pb2 import Model
 
 logger = logging.getLogger(__name__)
 
+HARMONY_ARCHITECTURE = "GptOssForCausalLM"
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -46,6 +48,7 @@ def build(
         log_requests=arguments.enable_log_requests,
         log_stats=not arguments.disable_log_stats,
     )
+    _keep_template_head(llm, described.model)
     return Engine(described.model, client, llm, arguments)
 
 
@@ -63,3 +66,13 @@ def _seed_model_info(directory: Path) -> None:
         logger.info("cannot write to vLLM's cache: %s", error)
     except (ValueError, KeyError, TypeError) as error:
         raise StartupError(f"{MODEL_INFO_FILE} of the bundle: {error}") from error
+
+
+def _keep_template_head(llm: RemoteLLM, model: Model) -> None:
+    """A harmony prompt that has to be cut loses its end, not the head of its template.
+
+    vLLM cuts generation prompts on the left. A request may still say otherwise.
+    """
+    tokenizer = llm.renderer.tokenizer
+    if model.architecture == HARMONY_ARCHITECTURE and tokenizer is not None:
+        tokenizer.truncation_side = "right"  # type: ignore[misc]  # a setter, in fact

@@ -12,6 +12,7 @@ from vllm.exceptions import (
     VLLMValidationError,
 )
 
+from frontend.http.notes import current_notes
 from ttserve.errors import Reason, TTServeError
 
 API_NAMES = {
@@ -70,11 +71,15 @@ _GENERATORS = (
 
 
 class _ExpectedFailures(logging.Filter):
-    """Drops the stack traces of refusals: they are answers, not defects."""
+    """Drops the stack traces of refusals: they are answers, not defects.
+
+    So are those of what vLLM makes of a failure that is known already.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, GracefulHTTPError | VLLMClientError)
+        expected = isinstance(error, GracefulHTTPError | VLLMClientError)
+        return not (expected or (error and current_notes().failure))
 
 
 def quieten_expected_failures() -> None:

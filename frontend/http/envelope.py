@@ -41,8 +41,9 @@ class ErrorEnvelope:
         except Exception:
             if sender.started:
                 raise
-            logger.exception("%s %s failed", scope["method"], scope["path"])
             failure = current_notes().failure
+            if failure is None:
+                logger.exception("%s %s failed", scope["method"], scope["path"])
             error = (
                 from_failure(failure)
                 if failure

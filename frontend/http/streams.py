@@ -46,7 +46,8 @@ class HeldStreams:
         except Exception:
             if not stream.open:
                 raise
-            logger.exception("%s failed in mid-stream", path)
+            if current_notes().failure is None:
+                logger.exception("%s failed in mid-stream", path)
             await stream.end_with_error()
 
 

@@ -30,6 +30,7 @@ class Recorder:
         self.received: list[AttachResponse] = []
         self.grace: float | None = None
         self.silences: list[float] = []
+        self.opened = 0
 
     def session_ready(self, session: Session) -> None:
         self.session = session
@@ -43,6 +44,9 @@ class Recorder:
 
     def take(self, response: AttachResponse) -> None:
         self.received.append(response)
+
+    def session_opened(self) -> None:
+        self.opened += 1
 
     def heartbeat(self, round_trip: float, engine_silence: float) -> None:
         assert round_trip >= 0
@@ -143,7 +147,7 @@ async def test_loss_and_return(
     else:
         device.start()
     await attached.until_state(DeviceState.READY)
-    assert attached.connection.sessions_opened == 2
+    assert attached.recorder.opened == attached.connection.sessions_opened == 2
 
 
 async def test_our_own_sleep_is_not_their_silence(
