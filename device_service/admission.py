@@ -124,7 +124,7 @@ class Admission:
     ) -> None:
         """Queue all of the batch, or raise and queue none of it."""
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal.with_traceback(None)  # raised many times
         self._check_ids(batch)
         self._check_room(len(batch))
         admitted = [

@@ -98,7 +98,7 @@ class DeviceServicer:
             error = await session.run()
             if error is not None:
                 why = error.message
-                raise error
+                raise error.with_traceback(None)  # many sessions may end with it
         finally:
             del sessions[number]
             if session.frontend_name:

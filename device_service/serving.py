@@ -110,5 +110,5 @@ class Serving:
     def require_open(self) -> Running:
         """The engine for new work; a refusal while starting or draining."""
         if self.refusal is not None:
-            raise self.refusal
+            raise self.refusal.with_traceback(None)  # raised many times
         return self.require_engine()

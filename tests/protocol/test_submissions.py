@@ -432,6 +432,24 @@ async def test_slow_check_delays_neither_pings_nor_other_requests() -> None:
         assert (await client.next("accepted")).accepted.handle == slow
 
 
+async def test_slow_checks_hold_up_no_stream() -> None:
+    """More slow checks than there are threads for them, and large messages."""
+    checks = SlowChecks()
+    async with serving(normalise=checks, max_queued_requests=40) as service:
+        client = await service.attach()
+        for _ in range(20):
+            await client.submit(structured_output=JSON)
+        other = await service.attach("other")
+        await other.send(submit=submission(1, cache_salt="x" * (1 << 20)))
+        _, error = await other.rejection()
+        assert error.metadata["field"] == "submission"
+        await other.frames(submission(2, cache_salt="x" * 500_000), 1 << 18)
+        for each in (client, other):
+            await each.ping(9)
+            assert (await each.next("pong")).pong.sequence == 9
+        checks.go_on.set()
+
+
 async def test_abort_during_a_slow_check_leaves_nothing() -> None:
     checks = SlowChecks()
     async with serving(normalise=checks) as service:
