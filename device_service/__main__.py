@@ -28,6 +28,8 @@ FAILURE_STATUS = 1
 QUIET = (
     # Its warnings are about kernels and a server that we do not run.
     ("VLLM_LOGGING_LEVEL", "ERROR"),
+    # It warns about defaults in configurations that say otherwise.
+    ("TRANSFORMERS_VERBOSITY", "error"),
     # What goes wrong comes as an exception, too, and is said once.
     ("GRPC_VERBOSITY", "NONE"),
     # It warns that a compiler is missing that no mesh uses.

@@ -16,10 +16,8 @@ from typing import Any, cast
 
 import torch
 from vllm.config import VllmConfig
-from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.reasoning import ReasoningParserManager
 from vllm.transformers_utils.config import get_config
-from vllm.usage.usage_lib import UsageContext
 
 from device_service.adjustments import adjust
 from device_service.config import DeviceConfig
@@ -42,6 +40,7 @@ from device_service.model_source import ModelSource, Progress, find_model
 from device_service.models.capabilities import Capabilities
 from device_service.models.registry import resolve_adapter
 from device_service.startup_checks import Candidate, check_model
+from device_service.vllm_config import create_vllm_config
 from device_service.wording import one_line
 from ttserve.errors import StartupError
 
@@ -69,7 +68,7 @@ def resolve(config: DeviceConfig, mesh: Mesh, progress: Progress) -> Resolved:
     source = find_model(config, progress)
     _load_reasoning_plugin(config)
     lanes = _lanes(config, source)
-    vllm_config = _create(_engine_args(config, source, lanes))
+    vllm_config = create_vllm_config(_engine_values(config, source, lanes))
     adapter = resolve_adapter(vllm_config.model_config.architectures[0], config.mesh)
     candidate = Candidate(config, vllm_config, Capabilities.of(adapter))
     check_model(candidate)
@@ -122,15 +121,15 @@ def _lanes(config: DeviceConfig, source: ModelSource) -> int:
     return size
 
 
-def _engine_args(
+def _engine_values(
     config: DeviceConfig, source: ModelSource, lanes: int
-) -> AsyncEngineArgs:
+) -> dict[str, Any]:
     """The operator's engine options, with what the step engine decides itself."""
     values = copy.deepcopy(dict(config.engine))
     structured = values["structured_outputs_config"]
     structured.backend = "xgrammar"
     structured.disable_any_whitespace = True
-    values |= {
+    return values | {
         "model": str(source.directory),
         "served_model_name": values["served_model_name"] or [source.name],
         # The mask of grammars and vLLM's logits processors span all lanes.
@@ -140,22 +139,6 @@ def _engine_args(
         "async_scheduling": False,
         "language_model_only": True,
     }
-    try:
-        return AsyncEngineArgs(**values)
-    except Exception as error:
-        raise StartupError(one_line(error)) from error
-
-
-def _create(arguments: AsyncEngineArgs) -> VllmConfig:
-    """Let vLLM build and verify its configuration.
-
-    It raises whatever it meets, from pydantic's errors to missing packages, and
-    every one of them means that these options cannot be served.
-    """
-    try:
-        return arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
-    except Exception as error:
-        raise StartupError(one_line(error)) from error
 
 
 def _size_pool(

@@ -94,6 +94,42 @@ def test_other_models_do_not_run_as_lanes(environ: dict[str, str]) -> None:
         resolved("--data-parallel-size", "4", **environ)
 
 
+@pytest.mark.slow  # vLLM inspects each class in a process of its own
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {
+                "architectures": ["MambaForCausalLM"],
+                "model_type": "mamba",
+                "state_size": 16,
+                "time_step_rank": 4,
+            },
+            "MambaForCausalLM has layers with a state",
+        ),
+        (
+            {
+                "architectures": ["WhisperForConditionalGeneration"],
+                "model_type": "whisper",
+            },
+            "is an encoder-decoder model",
+        ),
+        (
+            {"architectures": ["BertModel"], "model_type": "bert"},
+            "BertModel cannot be served",
+        ),
+    ],
+)
+@pytest.mark.timeout(300)
+def test_other_kinds_of_models_are_refused(
+    changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    model = changed_model(tmp_path / "model", **changes)
+    with pytest.raises(StartupError, match=says) as caught:
+        resolved("--mesh", "cpu", "--model", model)
+    assert "\n" not in str(caught.value)
+
+
 def test_the_description() -> None:
     it, mesh = resolved(
         "--served-model-name",
