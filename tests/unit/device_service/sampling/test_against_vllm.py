@@ -61,6 +61,8 @@ CUTS: dict[str, dict[str, Any]] = {
     "min_p": {"min_p": 0.05},
     "min_p below the short list": {"min_p": 1e-7, "temperature": 2.0},
     "top_k and top_p": {"top_k": 40, "top_p": 0.8, "temperature": 1.3},
+    "top_k beyond it and top_p": {"top_k": 300, "top_p": 0.6, "temperature": 2.0},
+    "min_p and top_p": {"min_p": 1e-5, "top_p": 0.6, "temperature": 2.0},
     "all": {"top_k": 200, "top_p": 0.95, "min_p": 0.001, "temperature": 1.7},
 }
 OUTPUT = (20, 5, 20)
