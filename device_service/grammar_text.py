@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.structured_output.backend_xgrammar import (
@@ -15,6 +14,7 @@ from vllm.v1.structured_output.utils import (
     grammar_is_likely_lark,
 )
 
+from ttserve.choices import choice_grammar
 from ttserve.errors import Reason, TTServeError, unsupported
 
 MAX_GRAMMAR_BYTES = 64 << 10
@@ -51,6 +51,8 @@ def normalise_structured_outputs(params: SamplingParams) -> None:
 def _normal_text(structured: StructuredOutputsParams) -> str:
     """The constraint's text, after rewriting it where xgrammar needs that."""
     if structured.choice is not None:
+        if not structured.choice:
+            raise refusal("a choice needs at least one text")
         structured.grammar = choice_grammar(structured.choice)
         structured.choice = None
         return structured.grammar
@@ -70,14 +72,6 @@ def _normal_text(structured: StructuredOutputsParams) -> str:
     if not structured.json_object:
         raise refusal("json_object must be true where it is set")
     return ""
-
-
-def choice_grammar(texts: Sequence[str]) -> str:
-    """An EBNF grammar of exactly these texts; JSON's escapes are EBNF's too."""
-    if not texts:
-        raise refusal("a choice needs at least one text")
-    alternatives = (json.dumps(text, ensure_ascii=False) for text in texts)
-    return "root ::= " + " | ".join(alternatives)
 
 
 def _ebnf(grammar: str) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 
 import vllm.v1.engine.async_llm as async_llm_module
 from vllm.config import VllmConfig
+from vllm.pooling_params import PoolingParams
+from vllm.sampling_params import SamplingParams
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -26,6 +28,7 @@ from frontend.engine.client import GrpcEngineClient
 from frontend.engine.failures import as_vllm_error
 from frontend.engine.logprobs import ExactOutputProcessor
 from frontend.http.notes import Notes, current_notes, note_failure
+from ttserve.choices import choice_grammar
 from ttserve.errors import TTServeError
 from ttserve.v1 import device_pb2
 from ttserve.v1.generation_pb2 import SubmissionGroup
@@ -96,11 +99,14 @@ class RemoteLLM(AsyncLLM):
         if self.errored:
             raise EngineDeadError()
 
-    async def add_request(self, *args: Any, **kwargs: Any) -> RequestOutputCollector:
+    async def add_request(
+        self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
+    ) -> RequestOutputCollector:
         """Refuse before anything is registered; else as vLLM does it."""
         if self.errored:
             raise self.dead_error
-        return await super().add_request(*args, **kwargs)
+        _choice_as_grammar(params)
+        return await super().add_request(request_id, prompt, params, *args, **kwargs)
 
     def _run_output_handler(self) -> None:
         """Start the output handler, again if an output was too much for it.
@@ -228,3 +234,11 @@ def _engine_core_client(client: GrpcEngineClient) -> Iterator[None]:
         yield
     finally:
         names["EngineCoreClient"] = original
+
+
+def _choice_as_grammar(params: SamplingParams | PoolingParams) -> None:
+    """Write a choice as a grammar ourselves: vLLM does not escape line breaks."""
+    structured = getattr(params, "structured_outputs", None)
+    if structured is not None and structured.choice:
+        structured.grammar = choice_grammar(structured.choice)
+        structured.choice = None
