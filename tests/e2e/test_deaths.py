@@ -30,7 +30,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         tmp_path_factory.mktemp("deaths"),
         frontends=2,
         sim={"decode_ms": 5},
-        device_options=["--max-num-seqs", "8", "--step-ring", "8192"],
+        device_options=["--max-num-seqs", "8"],
     ) as made:
         yield made
 
@@ -107,7 +107,7 @@ async def test_a_frontend_is_killed(stack: Stack) -> None:
     for i in range(2):
         mine = [
             step.number
-            for step in stack.device.steps(8192)
+            for step in stack.device.steps()
             for lane in step.lanes
             for row in lane.rows
             if row.external_request_id == f"kept-{i}"
