@@ -217,17 +217,24 @@ def test_multimodal_models_load_text_only(
     assert float((run.logits[0] - expected).abs().max()) < 1e-4
 
 
-def test_packing_changes_no_logits() -> None:
-    model: Any = tiny_model("qwen2")
-    reference: Any = tiny_model("qwen2")
-    packed = pack_linears(model)
-    assert packed > 0
-    assert any(isinstance(layer, PackedLinear) for layer in model.modules())
+def test_packing_rounds_no_worse() -> None:
+    """Against float32, packed bf16 is about as far off as plain bf16."""
+    exact, plain, packed = (
+        tiny_model("qwen2", dtype=dtype)
+        for dtype in (torch.float32, torch.bfloat16, torch.bfloat16)
+    )
+    assert pack_linears(packed) > 0
+    assert any(isinstance(layer, PackedLinear) for layer in packed.modules())
     for length in (1, 8, 40):
         tokens = torch.arange(length)[None]
         with torch.inference_mode():
-            difference = model(tokens).logits - reference(tokens).logits
-        assert float(difference.abs().max()) < 1e-5
+            right, near, far = (
+                model(tokens).logits.float() for model in (exact, plain, packed)
+            )
+        error, packed_error = (
+            float((logits - right).abs().mean()) for logits in (near, far)
+        )
+        assert packed_error < 1.3 * error
 
 
 def test_packing_leaves_what_it_does_not_know() -> None:
@@ -235,17 +242,38 @@ def test_packing_leaves_what_it_does_not_know() -> None:
         pass
 
     model = torch.nn.Module()
-    model.special = Special(4, 4)
-    model.low = torch.nn.Linear(4, 4, dtype=torch.float16)
-    model.q_proj = torch.nn.Linear(4, 4)
+    model.special = Special(4, 4, dtype=torch.bfloat16)
+    model.exact = torch.nn.Linear(4, 4)
+    model.q_proj = torch.nn.Linear(4, 4, dtype=torch.bfloat16)
     assert pack_linears(model) == 1
     assert isinstance(model.special, Special)
-    assert isinstance(model.low, torch.nn.Linear)
+    assert isinstance(model.exact, torch.nn.Linear)
     assert isinstance(model.q_proj, PackedLinear)
 
 
+def test_siblings_answer_in_any_order() -> None:
+    """Also when one is called twice, or with an input of its own."""
+    gate, up = (torch.nn.Linear(8, n, dtype=torch.bfloat16) for n in (4, 6))
+    model = torch.nn.Module()
+    model.gate_proj, model.up_proj = gate, up
+    assert pack_linears(model) == 1
+    first, second = torch.randn(2, 3, 8).bfloat16()
+    with torch.inference_mode():
+        for layer, ours, states in [
+            (gate, model.gate_proj, first),
+            (up, model.up_proj, first),
+            (up, model.up_proj, second),
+            (gate, model.gate_proj, first),
+            (gate, model.gate_proj, second),
+            (up, model.up_proj, second),
+        ]:
+            torch.testing.assert_close(
+                ours(states), layer(states), rtol=0.02, atol=0.02
+            )
+
+
 def test_auto_model_knows_every_family() -> None:
-    """The factory's families are what `AutoModelForCausalLM` makes of their configs."""
+    """Their configs are of classes that `AutoModelForCausalLM` makes models of."""
     for family, config in FAMILIES.items():
         with torch.device("meta"):
             assert AutoModelForCausalLM.from_config(config()), family
