@@ -94,6 +94,24 @@ async def test_stop_token_is_reported_and_eos_is_not(service: Service) -> None:
         assert output.finish.HasField("stop_token_id") == reported
 
 
+async def test_accepted_comes_before_the_first_token(service: Service) -> None:
+    client = await service.attach()
+    with service.engine.ticking(0.0001):
+        handles = {await client.submit(stop__max_output_tokens=1) for _ in range(60)}
+        accepted: set[int] = set()
+        ended: set[int] = set()
+        while ended != handles:
+            message = await client.read()
+            if message.WhichOneof("event") == "accepted":
+                accepted.add(message.accepted.handle)
+            elif message.WhichOneof("event") == "rejected":
+                handles.remove(message.rejected.handle)  # the queue was full
+            else:
+                assert set(message.step.handles) <= accepted
+                ended |= set(message.step.handles)
+    assert ended
+
+
 async def test_two_frontends_do_not_see_each_other(service: Service) -> None:
     first, second = await service.attach("a"), await service.attach("b")
     ours = await first.submit(request_id="a-1")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from device_service.checks import check
 from device_service.codec.requests import submission_from_attach
@@ -129,3 +133,48 @@ def test_length_is_bounded_by_the_smaller_of_context_and_kv_cache() -> None:
         check(wanted, model_with(num_blocks=5))
     assert caught.value.reason is Reason.PROMPT_TOO_LONG
     assert caught.value.metadata["maxSequenceTokens"] == "64"
+
+
+# -- whatever arrives ------------------------------------------------------
+
+FULL = submission(
+    sampling__seed=7,
+    sampling__logit_bias={5: 1.0},
+    sampling__allowed_token_ids=IDS(token_ids=[5, 6]),
+    sampling__bad_words=[IDS(token_ids=[1, 2])],
+    stop__stop_token_ids=[9],
+    stop__eos_token_id=2,
+    stop__repetition=generation_pb2.RepetitionRule(max_pattern_size=4, min_count=3),
+    logprobs=generation_pb2.LogprobsRequest(top_count=3),
+    structured_output=generation_pb2.StructuredOutput(
+        regex="a+", reasoning_parser_kwargs_json='{"a": 1}'
+    ),
+    cache_salt="salt",
+    group=generation_pb2.SubmissionGroup(group_id=1, count=2),
+    trace_headers={"traceparent": "00"},
+    external_request_id="outside",
+).SerializeToString()
+
+
+@settings(max_examples=500)
+@given(
+    places=st.lists(
+        st.tuples(st.integers(0, len(FULL) - 1), st.integers(0, 255)),
+        min_size=1,
+        max_size=8,
+    ),
+    cut=st.integers(0, len(FULL)),
+)
+def test_damaged_submissions_are_refused_or_served(
+    places: list[tuple[int, int]], cut: int
+) -> None:
+    """Nothing but TTServeError comes out of decoding and checking."""
+    data = bytearray(FULL)
+    for place, value in places:
+        data[place] = value
+    try:
+        message = generation_pb2.Submission.FromString(bytes(data[:cut] or data))
+    except DecodeError:
+        return
+    with contextlib.suppress(TTServeError):
+        check(submission_from_attach(message), MODEL)
