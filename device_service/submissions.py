@@ -174,18 +174,9 @@ class Submissions:
     def _enter(self, handle: int) -> Entry | None:
         if handle in self._entries:
             raise invalid_field("handle", f"handle {handle} is still live")
-        if (
-            len(self) + self._stream.outbox.unsent_requests
-            > 2 * self._admission.capacity
-        ):
-            self.refuse(
-                handle,
-                TTServeError(
-                    Reason.QUEUE_FULL,
-                    "the frontend has too many generations open or unread",
-                    retry_after=1.0,
-                ),
-            )
+        unsent = self._stream.outbox.unsent_requests
+        if len(self) + unsent > 2 * self._admission.capacity:
+            self.refuse(handle, TOO_MANY)
             return None
         entry = self._entries[handle] = Entry()
         return entry
