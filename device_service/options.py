@@ -114,7 +114,7 @@ class TTOptions:
         1, _integer(1), "Decode steps that one insertion runs."
     )
     register_test_models: bool = _option(
-        False, _boolean(), "Register models meant for tests of the infrastructure."
+        False, _boolean(), "Register models meant for tests. Only false is served."
     )
     optimizations: Literal["performance", "accuracy"] | None = _option(
         None,

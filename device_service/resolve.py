@@ -164,10 +164,11 @@ def _size_pool(
 def _budget(config: DeviceConfig, free_bytes: int) -> Budget:
     given = config.engine["kv_cache_memory_bytes"]
     if given is not None:
-        return Budget(int(given), "--kv-cache-memory-bytes")
+        option = "--kv-cache-memory-bytes"
+        return Budget(int(given), option, option)
     fraction = config.kv_cache_fraction or DEFAULT_HOST_FRACTION
     origin = f"{fraction:.0%} of {free_bytes / (1 << 30):.2f} GiB free memory"
-    return Budget(int(free_bytes * fraction), origin)
+    return Budget(int(free_bytes * fraction), origin, "--kv-cache-fraction")
 
 
 def _model_blocks(

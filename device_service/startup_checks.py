@@ -181,6 +181,12 @@ LAUNCH_CHECKS = (
         "vLLM's sampler serves every request that needs it",
     ),
     LaunchCheck(
+        "test models",
+        lambda config: config.tt.register_test_models,
+        "tt option register_test_models: there are none; leave it out, and use "
+        "--mesh sim to test without a model",
+    ),
+    LaunchCheck(
         "simulated latency",
         lambda config: config.mesh != "sim" and config.tt.sim is not None,
         "tt option sim: mesh {mesh} has no latency profile; use --mesh sim",

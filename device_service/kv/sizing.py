@@ -50,10 +50,13 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bytes that all pools together may take, and where the number is from."""
+    """Bytes that all pools together may take, where the number is from, and the
+    option that raises it.
+    """
 
     total_bytes: int
     origin: str
+    option: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ def size_host_pool(
             f"not enough memory for the KV pool: one sequence of max_model_len "
             f"{length.tokens} needs {_gib(need)}, the pool may take "
             f"{_gib(budget.total_bytes)} ({budget.origin}); "
-            f"{_advice(usable * shape.block_size)}, or raise --kv-cache-fraction"
+            f"{_advice(usable * shape.block_size)}, or raise {budget.option}"
         )
     origin = budget.origin if affordable < wanted else "a whole sequence for every row"
     num_blocks = usable + 1

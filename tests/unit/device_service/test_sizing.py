@@ -72,7 +72,7 @@ def test_a_host_pool_gives_every_row_a_whole_sequence() -> None:
         PoolShape(1, 32, 64),
         Length(1000, fit=False),
         bytes_per_token=1024,
-        budget=Budget(1024 * MIB, "plenty"),
+        budget=Budget(1024 * MIB, "plenty", "--more"),
     )
     assert pool.num_blocks == 32 * 16 + 1
     assert pool.max_model_len == 1000
@@ -81,7 +81,7 @@ def test_a_host_pool_gives_every_row_a_whole_sequence() -> None:
 
 
 def test_a_host_pool_stays_within_its_budget_over_all_lanes() -> None:
-    budget = Budget(64 * MIB, "a small machine")
+    budget = Budget(64 * MIB, "a small machine", "--more")
     pool = size_host_pool(PoolShape(4, 8, 64), Length(8192, fit=False), 1024, budget)
     assert pool.num_blocks == 256
     assert pool.total_bytes == budget.total_bytes
@@ -89,25 +89,25 @@ def test_a_host_pool_stays_within_its_budget_over_all_lanes() -> None:
 
 
 def test_fitting_takes_the_whole_budget_for_one_sequence() -> None:
-    budget = Budget(8 * MIB, "a tiny machine")
+    budget = Budget(8 * MIB, "a tiny machine", "--more")
     pool = size_host_pool(PoolShape(1, 32, 64), Length(131072, fit=True), 1024, budget)
     assert pool.num_blocks == 128
     assert pool.max_model_len == 127 * 64
 
 
 def test_fitting_does_not_shorten_what_fits() -> None:
-    budget = Budget(1024 * MIB, "plenty")
+    budget = Budget(1024 * MIB, "plenty", "--more")
     pool = size_host_pool(PoolShape(1, 2, 64), Length(100, fit=True), 1024, budget)
     assert pool.max_model_len == 100
 
 
 def test_less_than_one_sequence_is_an_error_with_numbers() -> None:
-    budget = Budget(8 * MIB, "25% of 0.03 GiB free memory")
+    budget = Budget(8 * MIB, "25% of 0.03 GiB free memory", "--more")
     with pytest.raises(StartupError) as caught:
         size_host_pool(PoolShape(1, 32, 64), Length(131072, fit=False), 1024, budget)
     message = str(caught.value)
     assert message.startswith("not enough memory for the KV pool")
-    for part in ("131072", "0.13 GiB", "0.01 GiB", "8128", "--kv-cache-fraction"):
+    for part in ("131072", "0.13 GiB", "0.01 GiB", "8128", "or raise --more"):
         assert part in message
     assert "\n" not in message
 
@@ -115,7 +115,9 @@ def test_less_than_one_sequence_is_an_error_with_numbers() -> None:
 @pytest.mark.parametrize("fit", [True, False])
 def test_not_even_a_block_is_an_error_in_any_case(*, fit: bool) -> None:
     with pytest.raises(StartupError, match="not even one block fits"):
-        size_host_pool(PoolShape(1, 1, 64), Length(9, fit), 1024, Budget(9, "nothing"))
+        size_host_pool(
+            PoolShape(1, 1, 64), Length(9, fit), 1024, Budget(9, "nothing", "--more")
+        )
 
 
 def test_simulated_blocks_cost_nothing() -> None:

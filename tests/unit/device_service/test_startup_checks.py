@@ -108,6 +108,12 @@ REFUSED_LAUNCHES: list[tuple[str, str, list[str], str]] = [
         "always_compat_sampling: true is not supported",
     ),
     (
+        "test models",
+        "cpu",
+        ["--additional-config.tt.register_test_models", "true"],
+        "register_test_models: there are none",
+    ),
+    (
         "simulated latency",
         "cpu",
         ["--additional-config.tt.sim.decode_ms=1"],
