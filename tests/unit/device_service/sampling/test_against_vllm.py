@@ -103,10 +103,10 @@ def test_random_rows_draw_from_the_same_tokens(
     request = make_request(output=OUTPUT, **params)
     logits = random_logits(7, 1, vocab)
     allowed = vllm_drawn_from(config, request, logits[0])
-    rows = [row_of(request)] * 300
-    drawn = sampler.sample(logits.repeat(300, 1), rows, None).token_ids
+    rows = [row_of(request)] * 150
+    drawn = sampler.sample(logits.repeat(150, 1), rows, None).token_ids
     assert allowed[drawn].isfinite().all()
-    likely = (allowed.softmax(0) > 0.05).nonzero()[:, 0].tolist()
+    likely = (allowed.softmax(0) > 0.1).nonzero()[:, 0].tolist()
     assert set(likely) <= set(drawn)
 
 

@@ -124,7 +124,7 @@ def test_a_row_is_sampled_as_if_it_were_alone(
     alone = make_sampler(VOCAB, logprobs_mode=mode)
 
     @settings(
-        max_examples=40,
+        max_examples=25,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
