@@ -26,7 +26,7 @@ from vllm.v1.executor import Executor
 from frontend.codec.outputs import Failure
 from frontend.engine.client import GrpcEngineClient
 from frontend.engine.failures import as_vllm_error
-from frontend.engine.logprobs import ExactOutputProcessor
+from frontend.engine.outputs import MendedOutputProcessor
 from frontend.http.notes import Notes, current_notes, note_failure
 from ttserve.choices import choice_grammar
 from ttserve.errors import TTServeError
@@ -61,7 +61,9 @@ class RemoteLLM(AsyncLLM):
                 usage_context=UsageContext.OPENAI_API_SERVER,
                 log_requests=log_requests,
             )
-        self.output_processor = ExactOutputProcessor.replacing(self.output_processor)
+        self.output_processor = MendedOutputProcessor(
+            self.output_processor, config.structured_outputs_config.reasoning_parser
+        )
         client.on_failure = self._fail
         self._group_ids = itertools.count(1)
         self._notes: weakref.WeakKeyDictionary[RequestOutputCollector, Notes] = (

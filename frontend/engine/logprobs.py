@@ -11,12 +11,16 @@ and has no bytes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
-from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine.detokenizer import BaseIncrementalDetokenizer
 from vllm.v1.engine.logprobs import LogprobsProcessor
-from vllm.v1.engine.output_processor import OutputProcessor
+
+from frontend.engine.reasoning import StopsAfterReasoning
+
+Detokenizer: TypeAlias = BaseIncrementalDetokenizer | StopsAfterReasoning
+"""Those that keep the text."""
 
 
 class ExactLogprobs(LogprobsProcessor):
@@ -25,7 +29,7 @@ class ExactLogprobs(LogprobsProcessor):
     def __init__(
         self,
         plain: LogprobsProcessor,
-        detokenizer: BaseIncrementalDetokenizer,
+        detokenizer: Detokenizer,
         special_ids: frozenset[int],
     ) -> None:
         super().__init__(
@@ -66,36 +70,3 @@ class ExactLogprobs(LogprobsProcessor):
             text if token_id == chosen else decoded
             for token_id, decoded in zip(tokens, verified, strict=True)
         ]
-
-
-class ExactOutputProcessor(OutputProcessor):
-    """vLLM's, with exact logprobs for requests that ask for logprobs."""
-
-    _special_ids: frozenset[int] = frozenset()
-
-    @classmethod
-    def replacing(cls, plain: OutputProcessor) -> ExactOutputProcessor:
-        """One with the settings of another that has no requests yet."""
-        exact = cls(
-            plain.tokenizer,
-            log_stats=plain.log_stats,
-            stream_interval=plain.stream_interval,
-            tracing_enabled=plain.tracing_enabled,
-        )
-        if plain.tokenizer is not None:
-            exact._special_ids = frozenset(plain.tokenizer.all_special_ids)
-        return exact
-
-    def add_request(
-        self, request: EngineCoreRequest, *args: Any, **kwargs: Any
-    ) -> None:
-        """Register a request as vLLM does."""
-        super().add_request(request, *args, **kwargs)
-        state = self.request_states[request.request_id]
-        plain, detokenizer = state.logprobs_processor, state.detokenizer
-        if plain is None or plain.num_logprobs is None:
-            return
-        if isinstance(detokenizer, BaseIncrementalDetokenizer):
-            state.logprobs_processor = ExactLogprobs(
-                plain, detokenizer, self._special_ids
-            )

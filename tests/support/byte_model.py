@@ -1,7 +1,8 @@
 """The files of a tiny model whose tokens are bytes, made up on the spot.
 
-Token ids below 256 are bytes; the two after that are the marks of its chat
-template. There are no weights: whoever serves it decides what it says.
+Token ids below 256 are bytes; after that come the marks of its chat template and
+those around its reasoning. There are no weights: whoever serves it decides what it
+says.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 
 IM_START = 256
 IM_END = 257
+THINK = 258
+END_THINK = 259
 VOCAB_SIZE = 260
 ARCHITECTURE = "LlamaForCausalLM"
 
@@ -20,6 +23,14 @@ CHAT_TEMPLATE = (
     "{{ message.content }}<|im_end|>\n{% endfor %}"
     "{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+MARKS = {
+    IM_START: "<|im_start|>",
+    IM_END: "<|im_end|>",
+    THINK: "<think>",
+    END_THINK: "</think>",
+}
 
 
 def files() -> dict[str, bytes]:
@@ -74,9 +85,9 @@ def _tokenizer() -> dict[str, Any]:
             "lstrip": False,
             "rstrip": False,
             "normalized": False,
-            "special": True,
+            "special": token_id in (IM_START, IM_END),
         }
-        for token_id, content in ((IM_START, "<|im_start|>"), (IM_END, "<|im_end|>"))
+        for token_id, content in MARKS.items()
     ]
     byte_level = {
         "type": "ByteLevel",

@@ -266,6 +266,20 @@ def test_streamed_tool_call(client: openai.OpenAI) -> None:
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_tool_is_called_against_the_clients_will(
+    client: openai.OpenAI, *, stream: bool
+) -> None:
+    answer = chat(client, CALL, tools=TOOLS, tool_choice="none", stream=stream)
+    if not stream:
+        assert answer.choices[0].message.content == CALL
+        assert not answer.choices[0].message.tool_calls
+        return
+    deltas = [chunk.choices[0].delta for chunk in answer]
+    assert "".join(delta.content or "" for delta in deltas) == CALL
+    assert not any(delta.tool_calls for delta in deltas)
+
+
 def test_structured_outputs_travel(client: openai.OpenAI, device: FakeDevice) -> None:
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}
     chat(
