@@ -68,7 +68,7 @@ def encode_submission(
         stop=encode_stop(params, model.max_sequence_tokens),
         logprobs=_logprobs(params),
         structured_output=_structured(request, params.structured_outputs, model),
-        priority=_priority(request.priority),
+        priority=_priority(request.priority, model.scheduling.policy),
         cache_salt=request.cache_salt or "",
         group=envelope.group,
         trace_headers=dict(request.trace_headers or {}),
@@ -143,7 +143,11 @@ def _request_id(request: EngineCoreRequest) -> str:
     return request_id
 
 
-def _priority(priority: int) -> int:
+def _priority(priority: int, policy: str) -> int:
+    if priority and policy != "priority":
+        raise unsupported(
+            "priority", "priority needs priority scheduling, which is not in use"
+        )
     if priority not in _INT32:
         raise invalid_field("priority", f"priority {priority} does not fit 32 bits")
     return priority

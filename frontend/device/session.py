@@ -36,6 +36,7 @@ OPEN_SECONDS = 5.0
 device service that has just started is busy."""
 
 REMEMBERED_PINGS = 16
+PINGS_PER_LIMIT = 5
 TICKS_PER_SILENCE = 20
 STALL_TICKS = 4
 
@@ -74,6 +75,7 @@ class Session:
         self._liveness = liveness
         self._outbox = Outbox()
         self._opened = False
+        self._ping_interval = liveness.ping_interval
         self._silence = 0.0
         self._pings: dict[int, float] = {}
 
@@ -128,9 +130,15 @@ class Session:
                 self._listener.on_pong(response.pong, time.monotonic() - sent)
         elif event == "opened":
             self._opened = True
+            self._heed_limit(response.opened.silence_limit_ms / 1000)
             self._listener.on_opened(self, response.opened)
         else:
             self._listener.on_message(response)
+
+    def _heed_limit(self, seconds: float) -> None:
+        """The device service drops a frontend that is silent for so long."""
+        if seconds > 0:
+            self._ping_interval = min(self._ping_interval, seconds / PINGS_PER_LIMIT)
 
     async def _write(self) -> TTServeError:
         while True:
@@ -161,7 +169,7 @@ class Session:
                 self._pings[sequence] = before
                 self._pings.pop(sequence - REMEMBERED_PINGS, None)
                 self._outbox.put_ping(sequence)
-                next_ping = before + self._liveness.ping_interval
+                next_ping = before + self._ping_interval
             await asyncio.sleep(interval)
             now = time.monotonic()
             self._silence += min(now - before, STALL_TICKS * interval)

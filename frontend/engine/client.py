@@ -85,10 +85,11 @@ class GrpcEngineClient(EngineCoreClient):
         )
 
     def session_lost(self, error: TTServeError) -> None:
-        """Everything that was open has failed."""
+        """Everything that was open has failed; told of every failed attempt too."""
         self._session = None
         self._unavailable = error
-        self._fail_open_requests(error)
+        if self.requests:
+            self._fail_open_requests(error)
 
     def take(self, response: device_pb2.AttachResponse) -> None:
         """An answer to a submission, or what a step produced."""

@@ -25,8 +25,11 @@ class ApiKeys:
         self._digests = [_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = route_path(scope) if scope["type"] == "http" else ""
-        if scope["type"] == "lifespan" or path in OPEN_PATHS or self._has_key(scope):
+        if scope["type"] != "http":  # no route speaks WebSocket
+            await self._app(scope, receive, send)
+            return
+        path = route_path(scope)
+        if path in OPEN_PATHS or self._has_key(scope):
             await self._app(scope, receive, send)
             return
         response = HttpError(401, "a valid API key is required").response(path)

@@ -177,6 +177,8 @@ def _check_stop(fields: Fields) -> None:
             raise BadField(
                 name, f"{name} has {len(stop)} strings; at most {MAX_STOP_STRINGS} work"
             )
+        if stop == "" or (isinstance(stop, list) and "" in stop):
+            raise BadField(name, f"{name} must not hold an empty string")
 
 
 def _check_min_tokens(fields: Fields) -> None:

@@ -54,6 +54,7 @@ def envelope(response: httpx.Response, status: int) -> dict[str, Any]:
         ("max_tokens", 10**9),
         ("min_tokens", 17),
         ("stop", ["a"] * 5),
+        ("stop", ["a", ""]),
         ("stop_token_ids", [VOCAB_SIZE]),
         ("logit_bias", {str(VOCAB_SIZE): 5}),
         ("allowed_token_ids", []),

@@ -21,6 +21,7 @@ from tests.support.byte_model import VOCAB_SIZE
 from tests.support.fake_device import MAX_SEQUENCE_TOKENS, model
 from ttserve.errors import Reason, TTServeError
 from ttserve.v1.generation_pb2 import Submission, SubmissionGroup
+from ttserve.v1.model_pb2 import Model
 
 MODEL = model()
 IDS = st.integers(0, VOCAB_SIZE - 1)
@@ -46,9 +47,11 @@ def request(params: SamplingParams | None = None, **changes: Any) -> EngineCoreR
     return EngineCoreRequest(**(fields | changes))
 
 
-def encode(asked: EngineCoreRequest, **envelope: Any) -> Submission:
+def encode(
+    asked: EngineCoreRequest, served: Model = MODEL, **envelope: Any
+) -> Submission:
     """What arrives: the message after a trip over the wire."""
-    message = encode_submission(asked, Envelope(handle=5, **envelope), MODEL)
+    message = encode_submission(asked, Envelope(handle=5, **envelope), served)
     return Submission.FromString(message.SerializeToString())
 
 
@@ -159,6 +162,8 @@ def test_the_rest_of_a_request_arrives(
     priority: int,
     trace: dict[str, str],
 ) -> None:
+    served = model()
+    served.scheduling.policy = "priority"
     asked = request(
         prompt_token_ids=prompt,
         request_id=request_id,
@@ -167,7 +172,7 @@ def test_the_rest_of_a_request_arrives(
         trace_headers=trace,
     )
     group = SubmissionGroup(group_id=3, count=2)
-    message = encode(asked, external_request_id="ext", group=group)
+    message = encode(asked, served, external_request_id="ext", group=group)
     assert list(message.prompt_token_ids) == prompt
     assert (message.handle, message.request_id) == (5, request_id)
     assert message.cache_salt == (salt or "")
@@ -232,7 +237,7 @@ def with_params(**fields: Any) -> EngineCoreRequest:
         ),
         (request(data_parallel_rank=0), "data_parallel_rank", Reason.UNSUPPORTED),
         (request(resumable=True), "resumable", Reason.UNSUPPORTED),
-        (request(priority=2**31), "priority", Reason.INVALID_FIELD),
+        (request(priority=1), "priority", Reason.UNSUPPORTED),
         (request(request_id="r" * 257), "request_id", Reason.INVALID_FIELD),
         (request(prompt_token_ids=[VOCAB_SIZE]), "prompt", Reason.INVALID_FIELD),
         (
@@ -270,6 +275,14 @@ def test_refused(asked: EngineCoreRequest, field: str, reason: Reason) -> None:
         encode(asked)
     assert refusal.value.reason is reason
     assert refusal.value.metadata["field"] == field
+
+
+def test_priorities_that_do_not_fit() -> None:
+    served = model()
+    served.scheduling.policy = "priority"
+    with pytest.raises(TTServeError) as refusal:
+        encode(request(priority=2**31), served)
+    assert refusal.value.metadata["field"] == "priority"
 
 
 def test_seeds_count_over_the_edge() -> None:
