@@ -80,6 +80,11 @@ class InspectorServicer(inspector_pb2_grpc.InspectorServicer):
         )
         return inspector_pb2.ResetPrefixCacheResponse(reset=reset)
 
+    def end_watching(self, why: TTServeError) -> None:
+        """The service goes away: end the streams of those who watch."""
+        if self._feed is not None:
+            self._feed.end(why)
+
     # -- looking -----------------------------------------------------------
 
     async def _state(self) -> inspector_pb2.GetStateResponse:

@@ -31,6 +31,7 @@ from device_service.inspector_servicer import InspectorServicer
 from device_service.reflection import reflection_handlers
 from device_service.sampling.interface import GrammarKeeper
 from device_service.serving import Published, Running, ServiceOptions, Serving
+from device_service.wording import one_line
 from ttserve.errors import Reason, StartupError, TTServeError
 from ttserve.protocol import DEVICE_SERVICE, INSPECTOR_SERVICE
 from ttserve.v1 import inspector_pb2_grpc
@@ -87,6 +88,7 @@ class DeviceServer:
         self._checkers = ThreadPoolExecutor(CHECKER_THREADS, "check")
         self._serving = Serving(uuid.uuid4().hex, options, self._checkers)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._inspector = InspectorServicer(self._serving)
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -141,10 +143,11 @@ class DeviceServer:
         error = await running.outcome()
         if error is not None:
             refusal = TTServeError(
-                Reason.MESH_POISONED, f"the device service cannot go on: {error}"
+                Reason.MESH_POISONED,
+                f"the device service cannot go on: {one_line(error)}",
             )
             await self._refuse(refusal)
-            await self._end_sessions(refusal)
+            await self._end_streams(refusal)
         return error
 
     async def drain(self, grace_seconds: float) -> None:
@@ -165,7 +168,7 @@ class DeviceServer:
                 logger.warning("%d requests end with DRAINING", left)
             running.engine.stop()
             await asyncio.wait({running.ended}, timeout=ENGINE_STOP_SECONDS)
-        await self._end_sessions(refusal)
+        await self._end_streams(refusal)
 
     async def stop(self) -> None:
         """Close the port and every stream that is still open."""
@@ -176,9 +179,7 @@ class DeviceServer:
         self._checkers.shutdown(wait=False, cancel_futures=True)
 
     def _register(self, server: grpc.aio.Server) -> None:
-        inspector_pb2_grpc.add_InspectorServicer_to_server(
-            InspectorServicer(self._serving), server
-        )
+        inspector_pb2_grpc.add_InspectorServicer_to_server(self._inspector, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         channelz_pb2_grpc.add_ChannelzServicer_to_server(
             channelz.aio.ChannelzServicer(),  # type: ignore[attr-defined]
@@ -201,8 +202,9 @@ class DeviceServer:
             self._serving.running.admission.close(refusal)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
 
-    async def _end_sessions(self, reason: TTServeError) -> None:
-        """End the streams and give them time to write what is queued."""
+    async def _end_streams(self, reason: TTServeError) -> None:
+        """End the streams and give sessions time to write what is queued."""
+        self._inspector.end_watching(reason)
         endings = set()
         for session in self._serving.sessions.values():
             session.end(reason)

@@ -101,7 +101,8 @@ class Session:
 
     def announce_draining(self, grace_seconds: float) -> None:
         """Tell the frontend that submissions are refused from now on."""
-        self._outbox.put(draining(grace_seconds))
+        if self.frontend_name:  # `opened` comes first
+            self._outbox.put(draining(grace_seconds))
 
     def end(self, reason: TTServeError) -> None:
         """End the stream with a status once everything queued is written."""

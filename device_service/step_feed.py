@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from device_service.handle import StepLog
 from device_service.records import StepRecord
+from ttserve.errors import TTServeError
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class Watcher:
         self._unread: deque[StepRecord] = deque()
         self._lost = 0
         self._changed = asyncio.Event()
+        self._end: TTServeError | None = None
 
     def offer(self, record: StepRecord) -> None:
         """Keep a record for the reader, if it wants it."""
@@ -42,9 +44,19 @@ class Watcher:
         self._unread.append(record)
         self._changed.set()
 
+    def end(self, why: TTServeError) -> None:
+        """There are no more records than those that have been offered."""
+        self._end = why
+        self._changed.set()
+
     async def take(self) -> tuple[int, StepRecord]:
-        """Wait for the next record, and how many before it were lost."""
+        """Wait for the next record, and how many before it were lost.
+
+        Raises the end's reason after the last record.
+        """
         while not self._unread:
+            if self._end is not None:
+                raise self._end.with_traceback(None)  # all watchers share it
             self._changed.clear()
             await self._changed.wait()
         lost, self._lost = self._lost, 0
@@ -72,6 +84,11 @@ class StepFeed:
         self._watchers.discard(watcher)
         if not self._watchers:
             self._steps.set_listener(None)
+
+    def end(self, why: TTServeError) -> None:
+        """Send those who watch away, with this reason."""
+        for watcher in self._watchers:
+            watcher.end(why)
 
     def _tell(self, record: StepRecord) -> None:
         """Pass a record over from the engine thread."""

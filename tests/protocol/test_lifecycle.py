@@ -178,6 +178,26 @@ async def test_drain_does_not_wait_for_a_reader_that_never_reads(
     assert time.monotonic() - began < 5.0
 
 
+async def test_drain_sends_watchers_away(service: Service) -> None:
+    watch = service.inspector().WatchSteps(inspector_pb2.WatchStepsRequest())
+    client = await service.attach()
+    await client.submit(stop__max_output_tokens=1)
+    await client.next("accepted")
+    await asyncio.sleep(0.1)
+    service.engine.step()
+    await service.server.drain(0.1)
+    assert (await watch.read()).step.number == 1
+    assert (await error_of(watch.read())).reason is Reason.DRAINING
+
+
+async def test_draining_is_not_said_before_opened(service: Service) -> None:
+    client = AttachClient(service.channel())
+    reading = asyncio.create_task(client.read())
+    await asyncio.sleep(0.1)
+    await service.server.drain(0.1)
+    assert (await error_of(reading)).reason is Reason.DRAINING
+
+
 async def test_drain_before_the_service_is_open(starting: Service) -> None:
     await starting.server.drain(1.0)
     await starting.server.stop()
