@@ -62,7 +62,14 @@ class Constraints:
             self.grid.update(batch.rows)
             places = list(range(len(batch.rows)))
         else:
-            places = [i for i, r in enumerate(batch.recipes) if r.constrained]
+            places = [
+                place
+                for place, (row, recipe) in enumerate(
+                    zip(batch.rows, batch.recipes, strict=True)
+                )
+                if recipe.constrained
+                or row.request.num_output_tokens < recipe.min_tokens
+            ]
         if places:
             changed = self._constrain(batch.part(places))
             if changed is not batch.logits:

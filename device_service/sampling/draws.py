@@ -12,6 +12,9 @@ from device_service.records import SamplingRow
 from device_service.sampling.position_draw import gumbel_noise, row_keys
 from device_service.sampling.reductions import first_max, invert
 
+# Scores of seeded rows that are held at once.
+_SCORES = 400_000
+
 
 @dataclass(frozen=True, slots=True)
 class Picked:
@@ -54,7 +57,8 @@ class Draws:
         self._position_keyed = position_keyed
         self._all_ids = np.arange(vocab_size, dtype=np.uint32)[None, :]
         # Kept, because fresh memory of this size costs more than what fills it.
-        self._scores = torch.empty(1, vocab_size, dtype=torch.float64)
+        at_once = max(1, _SCORES // vocab_size)
+        self._scores = torch.empty(at_once, vocab_size, dtype=torch.float64)
         self._weights = torch.empty(0, vocab_size)
         self._entropy = np.random.default_rng()
         self._generators: dict[str, torch.Generator] = {}
@@ -110,9 +114,11 @@ class Draws:
             ids = token_ids.to(torch.int32).numpy().view(np.uint32)
             return pick_best(gumbel_noise(keys, ids).add_(values))
         picked = Picked.none(len(rows))
-        for i in range(len(rows)):
-            gumbel_noise(keys[i : i + 1], self._all_ids, out=self._scores)
-            picked.put([i], pick_best(self._scores.add_(values[i])))
+        for begin in range(0, len(rows), len(self._scores)):
+            some = range(len(rows))[begin : begin + len(self._scores)]
+            scores = self._scores[: len(some)]
+            gumbel_noise(keys[some], self._all_ids, out=scores)
+            picked.put(some, pick_best(scores.add_(values[some])))
         return picked
 
     def _draw_generated(

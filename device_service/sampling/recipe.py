@@ -20,7 +20,7 @@ class Recipe:
     `greedy` is temperature zero, or top_k 1 at any temperature: what is left to
     draw from is then the best token. `cuts` says that some tokens are dropped
     before the draw. `penalised` and `constrained` say that the logits change
-    before that; a constraint may have run out (`min_tokens`).
+    before that, as they also do until `min_tokens` are produced.
     """
 
     params: SamplingParams
@@ -32,6 +32,7 @@ class Recipe:
     cuts: bool
     penalised: bool
     constrained: bool
+    min_tokens: int
 
     @property
     def scales(self) -> bool:
@@ -102,10 +103,10 @@ def _read(params: SamplingParams, vocab_size: int) -> Recipe:
         penalised=penalised,
         constrained=bool(
             penalised
-            or params.min_tokens
             or params.logit_bias
             or params.allowed_token_ids
             or params.bad_words_token_ids
             or params.thinking_token_budget is not None
         ),
+        min_tokens=params.min_tokens,
     )
