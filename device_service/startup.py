@@ -166,11 +166,14 @@ class _Service:
         sampling: HostSampling,
     ) -> None:
         """Start the engine and let requests in."""
+        reasoning = resolved.vllm_config.reasoning_config
+        thinking_budgets = reasoning is not None and reasoning.enabled
         plan = kv_cache_plan(resolved.vllm_config, resolved.pool.num_blocks)
         factory = RequestFactory(
             model=description,
             block_hasher=block_hasher(resolved.vllm_config, plan),
             normalise_grammar=normalise_structured_outputs,
+            thinking_budgets=thinking_budgets,
         )
         engine.start()
         self._engine = engine

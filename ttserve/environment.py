@@ -60,6 +60,12 @@ SERVICE_SETTINGS = (
         "a process that has imported grpc must not fork",
         fixed=True,
     ),
+    Setting(
+        "VLLM_REGEX_COMPILATION_TIMEOUT_S",
+        "0",
+        "its own limit leaves a thread behind that holds up the exit; ours does not",
+        fixed=True,
+    ),
     Setting("VLLM_NO_USAGE_STATS", "1", "nothing is reported to anybody"),
     Setting("DO_NOT_TRACK", "1", "the same, for Hugging Face's libraries"),
 )

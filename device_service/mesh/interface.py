@@ -24,7 +24,7 @@ class Mesh(Protocol):
     """A grid of devices that runs submissions in order.
 
     `kind` is "cpu", "sim" or "ttnn"; `grid` is (rows, columns). `open` and
-    `close` are called once each, by the main thread; `close` is safe to call
+    `close` are called once each, by the same thread; `close` is safe to call
     twice. Events are opaque: an adapter makes them, the driver waits on them.
     """
 

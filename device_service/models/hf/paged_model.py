@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from device_service.models.contract import KVLayer
@@ -47,10 +49,21 @@ class PagedKV:
 
 def _allocate(layer: KVLayer, blocks: int, block_size: int) -> PagedLayer:
     keys, values = (
-        torch.zeros(blocks, block_size, layer.num_kv_heads * size, dtype=layer.dtype)
+        _zeros((blocks, block_size, layer.num_kv_heads * size), layer.dtype)
         for size in (layer.key_size, layer.value_size)
     )
     return PagedLayer(keys, values)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that cost memory and time only where they are written.
+
+    numpy asks for zeroed pages; torch.zeros writes them, several seconds for a
+    pool of gigabytes.
+    """
+    bytes_wanted = math.prod(shape) * dtype.itemsize
+    raw = torch.from_numpy(np.zeros(bytes_wanted, dtype=np.uint8))
+    return raw.view(dtype).view(shape)
 
 
 class PagedModel:
