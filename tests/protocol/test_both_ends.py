@@ -23,6 +23,7 @@ from device_service.checks import check
 from device_service.codec.model import model_message
 from device_service.codec.outputs import step_output
 from device_service.codec.requests import submission_from_attach
+from device_service.description import ModelDescription
 from device_service.merging import PendingSteps
 from device_service.records import (
     EventKind,
@@ -36,7 +37,7 @@ from device_service.records import (
 )
 from frontend.codec.outputs import Decoding, decode_step
 from frontend.codec.submission import Envelope, encode_submission
-from tests.support.wire import MODEL
+from tests.support.wire import MODEL, model_with
 from ttserve.errors import Reason, TTServeError
 from ttserve.fields import ENGINE_CORE_REQUEST, SAMPLING_PARAMS
 from ttserve.v1 import generation_pb2, step_pb2
@@ -108,15 +109,16 @@ def request(params: SamplingParams, **changes: Any) -> EngineCoreRequest:
     return EngineCoreRequest(**(values | changes))
 
 
-def over_the_wire(sent: EngineCoreRequest, **envelope: Any) -> EngineCoreRequest:
+def over_the_wire(
+    sent: EngineCoreRequest, model: ModelDescription = MODEL, **envelope: Any
+) -> EngineCoreRequest:
     """Encode, travel, decode, check."""
     message = encode_submission(
-        sent, Envelope(handle=1, **envelope), model_message(MODEL)
+        sent, Envelope(handle=1, **envelope), model_message(model)
     )
     arrived = generation_pb2.Submission.FromString(message.SerializeToString())
     submission = submission_from_attach(arrived)
-    if sent.priority == 0:
-        check(submission, MODEL)
+    check(submission, model)
     return submission.request
 
 
@@ -157,7 +159,9 @@ def test_the_rest_of_the_request_arrives() -> None:
         reasoning_ended=True,
         reasoning_parser_kwargs={"x": [1]},
     )
-    arrived = over_the_wire(sent, external_request_id="from-outside")
+    arrived = over_the_wire(
+        sent, model_with(policy="priority"), external_request_id="from-outside"
+    )
     for name in ENGINE_CORE_REQUEST.carried - {"sampling_params"}:
         assert getattr(arrived, name) == getattr(sent, name), name
 
