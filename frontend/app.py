@@ -42,6 +42,7 @@ from frontend.http.checks import Served, checks
 from frontend.http.context import InFlight, RequestContext
 from frontend.http.envelope import ErrorEnvelope
 from frontend.http.health import Readiness, health_routes
+from frontend.http.keep_alive import KeepAlive
 from frontend.http.server import HttpServer
 from frontend.http.streams import HeldStreams
 from ttserve.errors import StartupError
@@ -91,6 +92,7 @@ async def build_app(
     _mount(app, readiness)
     init_exception_handler(app)
     _wrap(app, arguments, config, in_flight, served(engine.model))
+    arguments.sse_keep_alive_interval = 0  # vLLM's own; ours is around it
     await init_app_state(engine.llm, app.state, arguments, TASKS)
     chat_serving = app.state.openai_serving_chat
     if chat_serving.parser_cls is not None:
@@ -178,6 +180,7 @@ def _wrap(
     """Put the wrappers around the routes, innermost first."""
     for path in arguments.middleware:
         _add_by_name(app, path)
+    app.add_middleware(KeepAlive, seconds=arguments.sse_keep_alive_interval)
     app.add_middleware(HeldStreams)
     app.add_middleware(JsonBody, max_bytes=config.max_body_bytes, checks=checks(limits))
     app.add_middleware(ErrorEnvelope)

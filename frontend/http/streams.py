@@ -69,7 +69,7 @@ class _Stream:
         if self._answered:  # what vLLM says after its error interests nobody
             return
         if message["type"] == "http.response.start":
-            if _is_event_stream(message):
+            if is_event_stream(message):
                 self._held = message
             else:
                 await self._send(message)
@@ -142,7 +142,8 @@ class _Stream:
         return f"data: {data}\n\ndata: [DONE]\n\n".encode()
 
 
-def _is_event_stream(start: Message) -> bool:
+def is_event_stream(start: Message) -> bool:
+    """Whether the answer that starts here is a stream of events."""
     kind = Headers(raw=start.get("headers", [])).get("content-type", "")
     return start["status"] == 200 and kind.startswith("text/event-stream")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import openai
@@ -12,6 +13,14 @@ from tests.support.fake_device import Behaviour, FakeDevice, Seen
 from tests.support.frontend_process import FrontendProcess, free_port, wait_for
 
 MAX_BODY_BYTES = 1_000_000
+FIRST_START_SECONDS = 300  # on a busy machine
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever comes first waits for the shared frontend's start."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(FIRST_START_SECONDS))
 
 
 @pytest.fixture(scope="session")

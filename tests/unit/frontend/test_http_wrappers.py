@@ -22,6 +22,7 @@ from frontend.http.context import InFlight, RequestContext
 from frontend.http.envelope import ErrorEnvelope
 from frontend.http.errors import HttpError
 from frontend.http.front_door import FrontDoor
+from frontend.http.keep_alive import KeepAlive
 from frontend.http.notes import current_notes, note_failure
 from frontend.http.streams import HeldStreams
 from ttserve.errors import Reason, TTServeError
@@ -228,6 +229,36 @@ async def test_other_answers_are_not_held() -> None:
 
     async with client(HeldStreams(app("/x", endpoint))) as http:
         assert (await http.get("/x")).json() == {"a": 1}
+
+
+# -- silent streams
+
+
+def slow_app(path: str, silence: float, *chunks: str) -> ASGIApp:
+    async def generate() -> AsyncIterator[str]:
+        for chunk in chunks:
+            await asyncio.sleep(silence)
+            yield chunk
+
+    async def endpoint(request: Request) -> Any:
+        return StreamingResponse(generate(), media_type="text/event-stream")
+
+    return app(path, endpoint)
+
+
+@pytest.mark.parametrize(("silence", "comments"), [(0.16, True), (0.0, False)])
+async def test_silent_streams_get_comments(silence: float, *, comments: bool) -> None:
+    inner = slow_app("/x", silence, "data: 1\n\n", "data: 2\n\n")
+    async with client(in_context(HeldStreams(KeepAlive(inner, 0.05)))) as http:
+        response = await http.get("/x")
+    assert response.text.replace(": keep-alive\n\n", "") == "data: 1\n\ndata: 2\n\n"
+    assert response.text.startswith(": keep-alive") is comments
+
+
+async def test_no_comments_where_none_are_wanted() -> None:
+    inner = slow_app("/x", 0.1, "data: 1\n\n")
+    async with client(KeepAlive(inner, 0)) as http:
+        assert (await http.get("/x")).text == "data: 1\n\n"
 
 
 # -- bodies
