@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from device_service.records import AbortCause
-from tests.protocol.test_session_rules import eventually
 from tests.support.scripted_engine import scripted_token
+from tests.support.waiting import eventually
 from tests.support.wire import BUNDLE, Service, serving
 from ttserve.errors import Reason, TTServeError
 from ttserve.status import from_rpc_error

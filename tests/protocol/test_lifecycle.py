@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from device_service.server import DeviceServer
 from device_service.serving import ServiceOptions
-from tests.protocol.test_session_rules import eventually
 from tests.support.attach_client import AttachClient
+from tests.support.waiting import eventually
 from tests.support.wire import BUNDLE, MODEL, Service
 from ttserve.errors import Reason, StartupError, TTServeError
 from ttserve.status import from_rpc_error

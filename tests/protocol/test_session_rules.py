@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,17 +16,10 @@ import pytest
 from device_service.records import AbortCause
 from device_service.serving import ServiceOptions
 from tests.support.attach_client import AttachClient, submission
+from tests.support.waiting import eventually
 from tests.support.wire import Service, serving
 from ttserve.errors import Reason, TTServeError
 from ttserve.v1 import device_pb2
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for something that happens elsewhere."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.01)
 
 
 async def ended(client: AttachClient) -> TTServeError:

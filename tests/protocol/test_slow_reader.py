@@ -8,9 +8,9 @@ import time
 import pytest
 
 from device_service.outbox import MAX_ANSWERS
-from tests.protocol.test_session_rules import eventually
 from tests.support.attach_client import Output, unpack
 from tests.support.scripted_engine import scripted_token
+from tests.support.waiting import eventually
 from tests.support.wire import Service, serving
 from ttserve.v1 import generation_pb2, inspector_pb2
 
