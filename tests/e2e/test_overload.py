@@ -62,8 +62,11 @@ async def test_the_surplus_is_refused_and_the_rest_is_served(stack: Stack) -> No
 
 async def test_children_are_admitted_together_or_not_at_all(stack: Stack) -> None:
     [url] = stack.urls
+    never = await ask(url, n=ROWS + QUEUE + 1, temperature=1)
+    assert never.status_code == 400
     busy = asyncio.create_task(ask(url))
-    answer = await ask(url, n=ROWS + QUEUE + 1, temperature=1)
+    await asyncio.to_thread(wait_for, lambda: stack.device.live_requests() == 1)
+    answer = await ask(url, n=ROWS + QUEUE, temperature=1)
     assert answer.status_code == 429
     fitting = await ask(url, n=ROWS + QUEUE - 1, temperature=1)
     assert fitting.status_code == 200

@@ -225,7 +225,9 @@ class Rig:
             if not self.engine.step():
                 return
 
-    def generate(self, prompt: list[int], max_tokens: int = 8, **sampling: Any) -> list[int]:
+    def generate(
+        self, prompt: list[int], max_tokens: int = 8, **sampling: Any
+    ) -> list[int]:
         """One request, alone, to its end; its tokens."""
         stream = self.submit(prompt, max_tokens, **sampling)
         self.run()

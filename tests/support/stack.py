@@ -81,7 +81,10 @@ class DeviceProcess:
 
     def state(self) -> inspector_pb2.GetStateResponse:
         """A picture of the engine."""
-        return self.inspector.GetState(inspector_pb2.GetStateRequest(), timeout=10)
+        answer: inspector_pb2.GetStateResponse = self.inspector.GetState(
+            inspector_pb2.GetStateRequest(), timeout=10
+        )
+        return answer
 
     def live_requests(self) -> int:
         """Requests that hold a row or wait for one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from vllm.sampling_params import StructuredOutputsParams
@@ -62,7 +63,9 @@ def phases(records: list[StepRecord]) -> str:
         ),
     ],
 )
-def test_tokens_are_those_of_a_lone_run(make_rig: RigMaker, shape: dict) -> None:
+def test_tokens_are_those_of_a_lone_run(
+    make_rig: RigMaker, shape: dict[str, Any]
+) -> None:
     rig = make_rig(**shape)
     asked = [(p, 30 + len(p) % 7) for p in prompts(20)]
     streams = [rig.submit(p, n) for p, n in asked]
@@ -232,7 +235,7 @@ def test_an_abort_frees_at_every_stage(make_rig: RigMaker, steps_before: int) ->
 # -- failures --------------------------------------------------------------------
 
 
-def failing(*steps: int) -> dict:
+def failing(*steps: int) -> dict[str, Any]:
     return {"mesh_options": {"sim": {"fail_steps": list(steps)}}}
 
 

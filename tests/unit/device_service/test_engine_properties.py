@@ -67,7 +67,9 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(actions=ACTIONS)
-def test_no_token_is_lost_doubled_or_wrong(rig: Rig, actions: list) -> None:
+def test_no_token_is_lost_doubled_or_wrong(
+    rig: Rig, actions: list[Submit | Abort | Steps]
+) -> None:
     vocabulary = SimVocabulary.of(rig.config.model_config.hf_config)
     streams = []
     aborted = set()
