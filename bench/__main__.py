@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     except LookupError as error:
         print(f"error: {error}; --list names them", file=sys.stderr)
         return 2
-    results, could_not_run = _run_all(selected, arguments.rounds)
+    results, could_not_run = run_all(selected, arguments.rounds)
     print(table(results))
     write_json(results, arguments.output)
     for line in could_not_run:
@@ -42,9 +42,10 @@ def main(argv: Sequence[str]) -> int:
     return 1 if could_not_run else 0
 
 
-def _run_all(
+def run_all(
     selected: Sequence[Benchmark], rounds: int
 ) -> tuple[list[Result], list[str]]:
+    """What was measured, and a line for each benchmark that could not run."""
     load = os.getloadavg()[0]
     say(f"{os.cpu_count()} cores, load {load:.1f} before the first benchmark")
     results: list[Result] = []

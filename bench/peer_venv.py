@@ -37,8 +37,8 @@ LEFT_OUT = {
 }
 """What the peer asks for and runs without."""
 
-GROUPS = ("torch", "serve")
-"""Headings of constraints.txt whose packages the peer shares."""
+OTHER_GROUPS = ("vllm", "test")
+"""Headings of constraints.txt whose packages the peer does not share."""
 
 RECIPE = "3"
 """Raised when the environment is made in another way."""
@@ -102,13 +102,13 @@ def _install(venv: Path, python: Path) -> None:
 
 
 def shared_pins(text: str) -> dict[str, str]:
-    """The versions under the shared headings of a constraints file, by name."""
+    """The versions that a constraints file names for serving, vLLM itself left out."""
     pins: dict[str, str] = {}
-    heading = ""
+    heading = OTHER_GROUPS[0]
     for line in text.splitlines():
         if line.startswith("# ["):
             heading = line[3:].partition("]")[0]
-        elif heading in GROUPS and "==" in line and not line.startswith("#"):
+        elif heading not in OTHER_GROUPS and "==" in line and not line.startswith("#"):
             name, _, version = line.partition("==")
             pins[name] = version.strip()
     return pins
