@@ -148,6 +148,7 @@ class Engine:
     def _sleep(self) -> None:
         self._idle = True
         self._inbox.wait()
+        self._last_beat = self._parts.clock()
         self._idle = False
 
     def _end_all(self, reason: Reason, message: str) -> None:

@@ -11,7 +11,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from device_service.decode.pipeline import Completed, InFlight
 from device_service.live import LiveRequests
-from device_service.mesh.interface import StepResult
+from device_service.mesh.interface import MeshPoisoned, StepResult
 from device_service.records import (
     Finish,
     FinishKind,
@@ -88,8 +88,9 @@ class Outcomes:
     def fail(self, step: InFlight, error: BaseException) -> StepRecord:
         """End the requests of a failed step with its reason."""
         number = step.plan.number
+        poisoned = isinstance(error, MeshPoisoned)
         failure = TTServeError(
-            Reason.STEP_FAILED,
+            Reason.MESH_POISONED if poisoned else Reason.STEP_FAILED,
             f"device step {number} failed: {one_line(error)}",
             metadata={"stepNumber": str(number)},
         )

@@ -295,9 +295,10 @@ def test_a_poisoned_mesh_ends_the_engine_at_once(make_rig: RigMaker) -> None:
     rig.engine.start()
     assert rig.engine.died.exception(timeout=30) is not None
     rig.engine.join(timeout=10)
-    assert stream.finish is not None
-    assert waiting.finish is not None
-    assert waiting.finish.error is not None
+    for ended in (stream, waiting):
+        assert ended.finish is not None
+        assert ended.finish.error is not None
+        assert ended.finish.error.reason is Reason.MESH_POISONED
 
 
 @pytest.mark.parametrize("prompts_waiting", [0, 3])
