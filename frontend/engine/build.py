@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllm.envs import enable_envs_cache
+
 from frontend.config import FrontendConfig
 from frontend.engine.client import GrpcEngineClient
 from frontend.engine.llm import RemoteLLM
@@ -21,6 +23,7 @@ from ttserve.v1.model_pb2 import Model
 logger = logging.getLogger(__name__)
 
 HARMONY_ARCHITECTURE = "GptOssForCausalLM"
+LONGEST_REASON = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +43,23 @@ def build(
     arguments = parse_server_options(config.vllm_arguments)
     complete_for_model(arguments, described.model)
     _seed_model_info(described.directory)
-    vllm_config = build_vllm_config(described.model, described.directory, arguments)
     client = GrpcEngineClient(described.model, count)
-    llm = RemoteLLM(
-        vllm_config,
-        client,
-        log_requests=arguments.enable_log_requests,
-        log_stats=not arguments.disable_log_stats,
-    )
+    try:
+        llm = RemoteLLM(
+            build_vllm_config(described.model, described.directory, arguments),
+            client,
+            log_requests=arguments.enable_log_requests,
+            log_stats=not arguments.disable_log_stats,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        logger.debug("vLLM refused the model", exc_info=True)
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        raise StartupError(
+            f"vLLM cannot serve {described.model.served_names[0]}: {reason}"
+        ) from error
     _keep_template_head(llm, described.model)
+    # vLLM would read one of its variables anew for every token.
+    enable_envs_cache()
     return Engine(described.model, client, llm, arguments)
 
 
