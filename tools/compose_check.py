@@ -59,16 +59,26 @@ class Composition:
         if result.returncode != 0:
             raise CheckFailed(f"compose {arguments[0]} failed: {result.returncode}")
 
-    def in_container(self, service: str, script: str) -> str:
-        """What `script` prints in a container of the service; empty on failure."""
+    def output(self, *arguments: str) -> str:
+        """What the command prints; empty if it fails."""
         result = subprocess.run(
-            [*self._command, "exec", "-T", service, "bash", "-c", script],
+            [*self._command, *arguments],
             env=self._environment,
             capture_output=True,
             text=True,
             check=False,
         )
         return result.stdout if result.returncode == 0 else ""
+
+    def in_container(self, service: str, script: str) -> str:
+        """What `script` prints in a container of the service; empty if it fails."""
+        return self.output("exec", "-T", service, "bash", "-c", script)
+
+    def remove(self) -> None:
+        """Stop and remove everything but the images; raises CheckFailed."""
+        self.run("down", "--volumes")
+        if left := self.output("ps", "-q").split():
+            raise CheckFailed(f"{len(left)} containers are left")
 
 
 def compose_command() -> Sequence[str]:
@@ -180,8 +190,10 @@ def main() -> int:
     keep = parser.parse_args().keep
     try:
         port = free_port()
-        composition = Composition(compose_command(), {"HTTP_PORT": str(port)})
-        composition.run("down", "--volumes")
+        # FRONTENDS for `down`: podman-compose does not remember what was scaled.
+        settings = {"HTTP_PORT": str(port), "FRONTENDS": str(FRONTENDS)}
+        composition = Composition(compose_command(), settings)
+        composition.remove()
         try:
             composition.run("build")
             composition.run("up", "-d", "--scale", f"frontend={FRONTENDS}")
@@ -193,7 +205,7 @@ def main() -> int:
             if keep:
                 say(f"left running on http://127.0.0.1:{port}")
             else:
-                composition.run("down", "--volumes")
+                composition.remove()
     except CheckFailed as error:
         say(f"FAILED: {error}")
         return 1
