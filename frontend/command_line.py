@@ -161,6 +161,12 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="no log line per request",
     )
+    group.add_argument(
+        "--disable-access-log-for-endpoints",
+        metavar="PATHS",
+        default="/live,/ready,/health,/metrics",
+        help="no log line for these paths, comma-separated (%(default)s)",
+    )
     group.add_argument("--log-config-file", metavar="FILE", help="JSON for logging")
 
 

@@ -57,6 +57,7 @@ class HttpConfig:
     log_level: str
     log_config_file: str | None
     access_log: bool
+    unlogged_paths: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +146,5 @@ def _http_config(own: argparse.Namespace, environ: Mapping[str, str]) -> HttpCon
         log_level=own.uvicorn_log_level,
         log_config_file=own.log_config_file,
         access_log=not own.disable_uvicorn_access_log,
+        unlogged_paths=frozenset(own.disable_access_log_for_endpoints.split(",")),
     )

@@ -51,7 +51,6 @@ ACCEPTED: dict[str, str] = {
     "enable_log_deltas": "log every streamed delta (with --enable-log-outputs)",
     "max_log_len": "longest prompt in a log line",
     "log_error_stack": "log a stack trace with error responses",
-    "disable_access_log_for_endpoints": "paths, comma-separated, not in the access log",
     "disable_log_stats": "keep no request statistics",
     "otlp_traces_endpoint": "where to send OpenTelemetry traces",
     "show_hidden_metrics_for_version": "show metrics that a vLLM version hid",
@@ -74,6 +73,7 @@ EARLY = frozenset(
         "enable_ssl_refresh",
         "uvicorn_log_level",
         "disable_uvicorn_access_log",
+        "disable_access_log_for_endpoints",
         "log_config_file",
         "shutdown_timeout",
     }

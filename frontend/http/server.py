@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -123,4 +124,18 @@ def _uvicorn_config(app: ASGIApp, http: HttpConfig) -> uvicorn.Config:
         config.load()
     except (OSError, ssl.SSLError) as error:
         raise StartupError(f"TLS: {_reason(error)}") from error
+    _leave_out_of_access_log(http.unlogged_paths)
     return config
+
+
+def _leave_out_of_access_log(paths: frozenset[str]) -> None:
+    """Probes come every second and say nothing that /health does not."""
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        # uvicorn's arguments: client, method, path with query, version, status.
+        arguments = record.args
+        if not isinstance(arguments, tuple) or len(arguments) != 5:
+            return True
+        return str(arguments[2]).partition("?")[0] not in paths
+
+    logging.getLogger("uvicorn.access").addFilter(is_wanted)
