@@ -3,7 +3,8 @@
 FROM debian:bookworm-slim
 RUN apt-get update \
  && apt-get install -y --no-install-recommends prometheus \
- && rm -rf /var/lib/apt/lists/*
+ && rm -rf /var/lib/apt/lists/* \
+ && chown -R prometheus: /var/lib/prometheus
 COPY compose/prometheus.yml /etc/prometheus/prometheus.yml
 USER prometheus
 VOLUME /var/lib/prometheus
