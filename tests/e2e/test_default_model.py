@@ -10,28 +10,21 @@ from typing import Any
 import httpx
 import openai
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.support.reference import (
+    NEW_TOKENS,
+    default_answers,
+    default_model,
+    default_prompts,
+)
 from tests.support.stack import Stack, running_stack
-from ttserve.default_model import default_model_dir
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
-
-NEW_TOKENS = 8
-TEXTS = [
-    "The capital of France is",
-    "1, 2, 3, 4,",
-    "Once upon a time there was a lighthouse keeper who wrote a letter every evening",
-    "def add(a, b):",
-    "Q",
-    "The three primary colours are " * 12,
-]
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    default_model_dir(print)
+    default_model()
     with running_stack(
         tmp_path_factory.mktemp("default"),
         frontends=3,
@@ -43,28 +36,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         frontend_options=["--enable-auto-tool-choice", "--tool-call-parser", "hermes"],
     ) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def prompts() -> list[list[int]]:
-    tokenizer = AutoTokenizer.from_pretrained(default_model_dir(print))
-    return [tokenizer(text)["input_ids"] for text in TEXTS]
-
-
-@pytest.fixture(scope="module")
-def reference(prompts: list[list[int]]) -> list[list[int]]:
-    """What transformers' own `generate()` answers, one prompt at a time."""
-    directory = default_model_dir(print)
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    return [
-        model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-            do_sample=False,
-            max_new_tokens=NEW_TOKENS,
-        )[0, len(prompt) :].tolist()
-        for prompt in prompts
-    ]
 
 
 @pytest.fixture
@@ -85,11 +56,9 @@ def model(stack: Stack) -> str:
 
 @pytest.mark.parametrize("frontends", [1, 3])
 async def test_tokens_equal_transformers_through_any_number_of_frontends(
-    stack: Stack,
-    prompts: list[list[int]],
-    reference: list[list[int]],
-    frontends: int,
+    stack: Stack, frontends: int
 ) -> None:
+    prompts = default_prompts()
     async with httpx.AsyncClient(timeout=120) as client:
 
         async def ask(number: int, prompt: list[int]) -> list[int]:
@@ -106,7 +75,7 @@ async def test_tokens_equal_transformers_through_any_number_of_frontends(
             return tokens
 
         answers = await asyncio.gather(*(ask(i, p) for i, p in enumerate(prompts)))
-    assert answers == reference
+    assert answers == default_answers()
 
 
 def test_a_chat_is_sensible(client: openai.OpenAI, model: str) -> None:

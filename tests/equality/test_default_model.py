@@ -7,71 +7,35 @@ prefix cache or a preemption: the tokens of a prompt are those of `generate()`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.support.reference import (
+    NEW_TOKENS,
+    default_answers,
+    default_model,
+    default_prompts,
+)
 from tests.support.rig import Rig, Stream
-from ttserve.default_model import default_model_dir
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
 
-NEW_TOKENS = 12
 BLOCK_SIZE = 16
 
-STORY = (
-    "Once upon a time there was a lighthouse keeper who wrote a letter every "
-    "evening and never sent one. The letters were about the weather, about ships "
-    "that had passed without a signal, and about the price of lamp oil. "
-)
-QUESTIONS = (
-    "What is the capital of France?",
-    "Name three colours.",
-    "Why is the sky blue?",
-    "1, 2, 3, 4,",
-    "def add(a, b):",
-    "Dear Sir or Madam,",
-    "The quick brown fox",
-    "Die Hauptstadt von Deutschland ist",
-    "SELECT name FROM",
-    "A",
-)
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    return default_prompts()
 
 
 @pytest.fixture(scope="module")
-def model_dir() -> Path:
-    return default_model_dir(print)
+def reference() -> list[list[int]]:
+    return default_answers()
 
 
 @pytest.fixture(scope="module")
-def prompts(model_dir: Path) -> list[list[int]]:
-    """From one token to a few hundred; the long ones share long prefixes."""
-    tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    texts = [*QUESTIONS, *(STORY * (1 + i % 3) + QUESTIONS[i] for i in range(10))]
-    return [tokenizer(text)["input_ids"] for text in texts]
-
-
-@pytest.fixture(scope="module")
-def reference(model_dir: Path, prompts: list[list[int]]) -> list[list[int]]:
-    """What transformers' own `generate()` answers, one prompt at a time."""
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    answers = []
-    for prompt in prompts:
-        ids = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-            do_sample=False,
-            max_new_tokens=NEW_TOKENS,
-        )
-        answers.append(ids[0, len(prompt) :].tolist())
-    return answers
-
-
-@pytest.fixture(scope="module")
-def make_rig(model_dir: Path) -> Iterator[Any]:
+def make_rig() -> Iterator[Any]:
     def make(**options: Any) -> Rig:
         shape: dict[str, Any] = {
             "mesh": "cpu",
@@ -80,7 +44,7 @@ def make_rig(model_dir: Path) -> Iterator[Any]:
             "max_model_len": 512,
             "max_num_batched_tokens": 2048,
         }
-        return Rig(model_dir, **(shape | options))
+        return Rig(default_model(), **(shape | options))
 
     yield make
 
