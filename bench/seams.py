@@ -1,15 +1,19 @@
 """What the engine thread spends between the steps of the mesh, seen from outside.
 
 Timers stand at the seams that the engine is built with (clock, driver, sampler,
-session), so nothing in the engine knows of them:
+session), so nothing in the engine knows of them. A part is named after the mark
+at which it begins, and lasts until the next one:
 
-    |<- wait ->|<- inbox ->|<- sample ->|<- apply ->|<- deliver ->|<- log ->|
-    result  result     sample      sampled     deliver     delivered    planning
-    asked   there                                                       begins
+    |<- inbox ->|<- sample ->|<- apply ->|<- deliver ->|<- log ->|<- plan ->| ...
+    result      sample       sampled     deliver       delivered planning
+    there                                                        begins
 
-    |<- plan ->|<- build ->|<- submit ->|<- tail ->|
-    planning   rows        step         step       result
-    begins     asked       handed over  queued     asked
+    ... |<- build ->|<- submit ->|<- tail ->|<- wait ->|
+        rows        decode       queued     result     result
+        asked                               asked      there
+
+What lies before `queued` keeps the mesh idle; what comes after it runs beside
+the next step. The order of the others is the engine's business.
 """
 
 from __future__ import annotations
@@ -27,31 +31,32 @@ from device_service.mesh.interface import Driver, StepHandle, StepResult
 from device_service.records import Sampled, SamplingRow, StepUpdates
 from device_service.sampling.interface import TokenSampler
 
-CYCLE = (
-    ("result_there", "inbox"),
-    ("sample", "sample"),
-    ("sampled", "apply"),
-    ("deliver", "deliver"),
-    ("delivered", "log"),
-    ("clock", "plan"),
-    ("rows", "build"),
-    ("decode", "submit"),
-    ("queued", "tail"),
-    ("result", "wait"),
-)
-"""Marks of a decode turn in order, and what happens until the next one."""
+PART_AT = {
+    "result_there": "inbox",
+    "sample": "sample",
+    "sampled": "apply",
+    "deliver": "deliver",
+    "delivered": "log",
+    "clock": "plan",
+    "rows": "build",
+    "decode": "submit",
+    "queued": "tail",
+    "result": "wait",
+}
+PARTS = tuple(part for part in PART_AT.values() if part != "wait")
 
-PARTS = tuple(part for _, part in CYCLE if part != "wait")
+Mark = tuple[str, float, float]
+"""Name, wall and CPU seconds of the engine thread."""
 
 Spent = dict[str, tuple[float, float]]
-"""Per part: wall and CPU time of the engine thread, in microseconds."""
+"""Per part, and for "between": wall and CPU microseconds."""
 
 
 class Marks:
-    """Moments on the engine thread: name, wall and CPU seconds."""
+    """Moments on the engine thread."""
 
     def __init__(self) -> None:
-        self._marks: list[tuple[str, float, float]] = []
+        self._marks: list[Mark] = []
 
     def mark(self, name: str) -> None:
         """Note a moment."""
@@ -63,15 +68,11 @@ class Marks:
         return time.monotonic()
 
     def take(self) -> list[Spent]:
-        """The decode turns since the last call that have all marks in order."""
+        """The decode turns since the last call, those that have all marks once."""
         marks, self._marks = _without_other_clocks(self._marks), []
-        names = [name for name, _ in CYCLE]
-        turns = []
-        for at in range(len(marks) - len(names)):
-            turn = marks[at : at + len(names) + 1]
-            if [mark[0] for mark in turn] == [*names, names[0]]:
-                turns.append(_spent(turn))
-        return turns
+        begins = [i for i, mark in enumerate(marks) if mark[0] == "result_there"]
+        turns = [marks[begin : end + 1] for begin, end in pairwise(begins)]
+        return [_spent(turn) for turn in turns if _is_whole(turn)]
 
     def seams(self) -> Seams:
         """What an engine has to be built with."""
@@ -83,22 +84,30 @@ class Marks:
         )
 
 
-def _without_other_clocks(
-    marks: list[tuple[str, float, float]],
-) -> list[tuple[str, float, float]]:
-    """Of the clock's marks only those that follow a delivery: planning begins."""
-    kept: list[tuple[str, float, float]] = []
-    for mark in marks:
-        if mark[0] != "clock" or (kept and kept[-1][0] == "delivered"):
-            kept.append(mark)
-    return kept
+def _without_other_clocks(marks: list[Mark]) -> list[Mark]:
+    """Of the clock's marks only the one at which planning begins."""
+    following = [mark[0] for mark in marks[1:]] + [""]
+    return [
+        mark
+        for mark, after in zip(marks, following, strict=True)
+        if mark[0] != "clock" or after == "rows"
+    ]
 
 
-def _spent(turn: list[tuple[str, float, float]]) -> Spent:
-    return {
-        part: ((after[1] - before[1]) * 1e6, (after[2] - before[2]) * 1e6)
-        for (_, part), (before, after) in zip(CYCLE, pairwise(turn), strict=True)
+def _is_whole(turn: list[Mark]) -> bool:
+    names = [mark[0] for mark in turn[:-1]]
+    return len(names) == len(PART_AT) and set(names) == set(PART_AT)
+
+
+def _spent(turn: list[Mark]) -> Spent:
+    spent = {
+        PART_AT[before[0]]: ((after[1] - before[1]) * 1e6, (after[2] - before[2]) * 1e6)
+        for before, after in pairwise(turn)
     }
+    queued = next(mark for mark in turn if mark[0] == "queued")
+    _, wall, cpu = turn[0]
+    spent["between"] = ((queued[1] - wall) * 1e6, (queued[2] - cpu) * 1e6)
+    return spent
 
 
 class _Handle:

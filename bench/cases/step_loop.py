@@ -36,7 +36,7 @@ def _ask(worker: Worker, load: Load, number: int) -> dict[str, Any]:
 
 
 def _figures(name: str, answers: list[dict[str, Any]]) -> Iterator[Result]:
-    """All parts but the last lie between two steps; it runs beside the second."""
+    """What lies between two steps as a whole, then every part."""
     yield result(f"{name}.wall", [a["wall_us"]["between"] for a in answers], "us")
     yield result(f"{name}.cpu", [a["cpu_us"]["between"] for a in answers], "us")
     yield result(f"{name}.mesh-idle", [a["gap_us"] for a in answers], "us")

@@ -37,10 +37,10 @@ def main() -> None:
 
 
 def _medians(turns: list[Any], parts: tuple[str, ...], which: int) -> dict[str, float]:
-    """Of every part, and of all that lie between two steps: all but the tail."""
-    medians = {p: statistics.median(t[p][which] for t in turns) for p in parts}
-    between = [sum(t[p][which] for p in parts if p != "tail") for t in turns]
-    return {"between": statistics.median(between), **medians}
+    return {
+        part: statistics.median(turn[part][which] for turn in turns)
+        for part in (*parts, "between")
+    }
 
 
 if __name__ == "__main__":
