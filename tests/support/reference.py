@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -36,7 +37,8 @@ QUESTIONS = (
 
 def greedy(model: PreTrainedModel, prompt: list[int], new_tokens: int) -> list[int]:
     """What `generate()` adds to a prompt, its end-of-sequence token included."""
-    ids = model.generate(
+    generate: Any = model.generate
+    ids = generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
         do_sample=False,

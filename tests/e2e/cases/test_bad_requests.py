@@ -177,8 +177,9 @@ def test_o16_min_tokens_hold_off_a_stop(http: httpx.Client) -> None:
 
 
 def test_o16_penalties_change_greedy_text(http: httpx.Client) -> None:
-    """Of two allowed tokens the one that leads is overtaken as it is repeated."""
-    allowed = {"allowed_token_ids": [ord("a"), ord("b")], "max_tokens": 60}
+    """Letters that lead are overtaken as they are repeated."""
+    letters = list(range(ord("a"), ord("z") + 1))
+    allowed = {"allowed_token_ids": letters, "max_tokens": 60}
     plain = complete(http, **allowed)["text"]
     assert plain != complete(http, **allowed, frequency_penalty=2)["text"]
     assert plain != complete(http, **allowed, repetition_penalty=9)["text"]
