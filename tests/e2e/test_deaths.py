@@ -128,7 +128,7 @@ async def test_a_frontend_is_killed(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-async def test_the_device_service_dies_or_stands_still(
+async def test_o21_the_device_service_dies_or_stands_still(
     stack: Stack, how: signal.Signals
 ) -> None:
     """Streams end with an error, others get 5xx, /health says 503 within 2 s;

@@ -40,7 +40,7 @@ async def ask(url: str, **fields: Any) -> httpx.Response:
         return await client.post(f"{url}/v1/completions", json=body)
 
 
-async def test_the_surplus_is_refused_and_the_rest_is_served(stack: Stack) -> None:
+async def test_o22_the_surplus_is_refused_and_the_rest_is_served(stack: Stack) -> None:
     [url] = stack.urls
     answers = await asyncio.gather(
         *(ask(url, stream=i % 2 == 0) for i in range(ROWS + QUEUE + 10))

@@ -1,8 +1,9 @@
 """What a fake device says to a submission: decided by the submission alone.
 
 A prompt holding `SAY<text>` gets that text and the end of the sequence (the text
-reaches to the last `>`). Any other prompt gets the alphabet, over and over, or
-letters drawn from the seed where one is set and the temperature is not zero.
+reaches to the last `>`; `THOUGHT_ENDS` in it is the end of the reasoning). Any other
+prompt gets the alphabet, over and over, or letters drawn from the seed where one is
+set and the temperature is not zero.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from tests.support.byte_model import IM_END, text_of
+from tests.support.byte_model import END_THINK, IM_END, text_of
 from ttserve.v1 import step_pb2
 from ttserve.v1.generation_pb2 import Submission, TokenLogprobs
 
+THOUGHT_ENDS = "|/think|"
 ALPHABET = b"abcdefghijklmnopqrstuvwxyz"
 
 
@@ -63,7 +65,11 @@ def _tokens(submission: Submission) -> Iterator[int]:
     prompt = text_of(list(submission.prompt_token_ids))
     _, found, rest = prompt.partition("SAY<")
     if found:
-        yield from rest.rpartition(">")[0].encode()
+        thought, thinks, answer = rest.rpartition(">")[0].partition(THOUGHT_ENDS)
+        yield from thought.encode()
+        if thinks:
+            yield END_THINK
+        yield from answer.encode()
         yield IM_END
     sampling = submission.sampling
     if sampling.temperature > 0 and sampling.HasField("seed"):

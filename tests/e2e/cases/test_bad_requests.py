@@ -255,6 +255,12 @@ def test_extra_absurd_sizes_are_refused_fast(
     assert time.monotonic() - began < 5
 
 
+def test_extra_more_than_four_stops_are_refused_not_cut(http: httpx.Client) -> None:
+    """TGI#2584."""
+    body = {"prompt": "a", "max_tokens": 1, "stop": list("vwxyz")}
+    assert_refused(http.post("/v1/completions", json=body), mentions="stop")
+
+
 def test_extra_broken_template_is_the_clients_fault(http: httpx.Client) -> None:
     """vllm#54017."""
     body = {"messages": HI, "chat_template": "{{ nothing.at.all() }}"}
