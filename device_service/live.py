@@ -102,6 +102,7 @@ class LiveRequests:
         self._forget(sequence, finish)
 
     def _forget(self, sequence: Sequence, finish: Finish) -> None:
+        sequence.is_finished = True
         sequence.request.status = STATUS_OF[finish.kind]
         del self.by_id[sequence.request_id]
         self._sampling.sampler.release(sequence.request_id)

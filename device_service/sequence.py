@@ -25,8 +25,8 @@ class Sequence:
     would write `status`, `num_computed_tokens`, `num_in_flight_tokens`,
     `num_output_placeholders`, `is_prefill_chunk` and `num_preemptions`, so here
     the lane and the outcome do. `row` is the row in its lane, None while it
-    waits. `order` sorts waiting requests and picks preemption victims: smaller
-    runs first.
+    waits; `is_finished` says that its final update has been made. `order` sorts
+    waiting requests and picks preemption victims: smaller runs first.
     """
 
     request: Request
@@ -40,6 +40,7 @@ class Sequence:
     admitted_at: float
     awaits_grammar: bool
     row: int | None = None
+    is_finished: bool = False
     prefill_report: PrefillReport | None = None
     events: list[tuple[EventKind, float]] = field(default_factory=list)
 
@@ -67,11 +68,6 @@ class Sequence:
     def request_id(self) -> str:
         """vLLM's internal id, unique among live requests."""
         return self.request.request_id
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether its final update has been made."""
-        return self.request.is_finished()
 
     @property
     def is_prefilling(self) -> bool:

@@ -72,6 +72,8 @@ class AdapterDriver:
         self._kv_cache = kv_cache
         self._placement = placement
         self._closed = False
+        # Asked once: a protocol's check costs more than a row's share of a step.
+        self._decode_reader = model if isinstance(model, ReadsDecodeOutput) else None
 
     @property
     def page_table_width(self) -> int:
@@ -210,22 +212,23 @@ class AdapterDriver:
         rows = step.sample_rows
         began = time.monotonic()
         output = model.decode_forward(**arguments)
-        if not isinstance(model, ReadsDecodeOutput):
+        reader = self._decode_reader
+        if reader is None:
             logits = _gather(_last_position(output), rows)
             return SettledStep(StepResult(logits, began, time.monotonic()))
-        host_output, events = model.read_decode_output(output, async_read=True)
+        host_output, events = reader.read_decode_output(output, async_read=True)
         if self._compact:
 
             def read() -> torch.Tensor:
                 return _last_position(
-                    model.process_decode_output_host(  # type: ignore[call-arg]
+                    reader.process_decode_output_host(  # type: ignore[call-arg]
                         host_output, is_tokens=False, sample_rows=list(rows)
                     )
                 )
         else:
 
             def read() -> torch.Tensor:
-                logits = model.process_decode_output_host(host_output, is_tokens=False)
+                logits = reader.process_decode_output_host(host_output, is_tokens=False)
                 return _gather(_last_position(logits), rows)
 
         return RunningStep(self._mesh, events, read)
