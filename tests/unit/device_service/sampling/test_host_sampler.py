@@ -48,7 +48,7 @@ def test_unseeded_draws_follow_softmax(
 ) -> None:
     logits = torch.full((vocab,), -30.0)
     logits[:: vocab // 12] = torch.linspace(-2.0, 2.0, len(logits[:: vocab // 12]))
-    drawn = frequencies(make_sampler(vocab), logits, 8_000, temperature=temperature)
+    drawn = frequencies(make_sampler(vocab), logits, 32_000, temperature=temperature)
     expected = (logits.double() / temperature).softmax(0)
     assert variation(drawn, expected) < 0.02
 
@@ -57,7 +57,7 @@ def test_draws_from_a_short_list_follow_softmax_over_it(
     make_sampler: Callable[..., HostSampler],
 ) -> None:
     logits = random_logits(4, 1, WIDE)[0]
-    drawn = frequencies(make_sampler(WIDE), logits, 8_000, top_k=5, temperature=1.4)
+    drawn = frequencies(make_sampler(WIDE), logits, 32_000, top_k=5, temperature=1.4)
     kept = logits.topk(5)
     expected = torch.zeros(WIDE, dtype=torch.float64)
     expected[kept.indices] = (kept.values.double() / 1.4).softmax(0)
