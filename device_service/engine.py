@@ -21,7 +21,7 @@ from device_service.decode.pipeline import Completed, Pipeline
 from device_service.inbox import Inbox
 from device_service.live import LiveRequests
 from device_service.mesh.interface import MeshPoisoned
-from device_service.outcome import Outcomes, one_line
+from device_service.outcome import Applied, Outcomes, one_line
 from device_service.records import (
     AbortCause,
     Admitted,
@@ -99,13 +99,12 @@ class Engine:
 
         False when there was nothing to do. Aborts that came while the mesh
         worked are taken before its outcome is applied, so their late tokens go
-        nowhere.
+        nowhere. A step is recorded when the next one is on its way.
         """
         parts = self._parts
         completed = parts.pipeline.drain()
         self._take_inbox()
-        for step in completed:
-            self._settle(step)
+        applied = [self._settle(step) for step in completed]
         began = parts.clock()
         plan = parts.planner.plan(SYNCHRONOUS) if self._control.may_plan else None
         if plan is not None:
@@ -113,6 +112,8 @@ class Engine:
             self._control.planned()
         elif not completed:
             self._control.nothing_to_do()
+        for outcome in applied:
+            self._record(outcome)
         self._last_beat = parts.clock()
         return plan is not None or bool(completed)
 
@@ -120,24 +121,26 @@ class Engine:
         self._inbox.run()
         self._flush()
 
-    def _settle(self, completed: Completed) -> None:
+    def _settle(self, completed: Completed) -> Applied:
         """Apply a step; on failure end its requests and decide whether to go on."""
         parts = self._parts
         try:
-            record = parts.outcomes.apply(completed)
+            applied = parts.outcomes.apply(completed)
         except Exception as error:
             number = completed.step.plan.number
             logger.error("step %d failed: %s", number, one_line(error), exc_info=error)
-            self._log(parts.outcomes.fail(completed.step, error))
+            applied = parts.outcomes.fail(completed.step, error)
             self._failed_in_a_row += 1
             if isinstance(error, MeshPoisoned) or self._failed_in_a_row > 1:
+                self._record(applied)
                 raise
         else:
             self._failed_in_a_row = 0
-            self._log(record)
-
-    def _log(self, record: StepRecord) -> None:
         self._flush()
+        return applied
+
+    def _record(self, applied: Applied) -> None:
+        record = self._parts.outcomes.record(applied)
         self._parts.steps.append(record)
         self._control.applied(record)
 

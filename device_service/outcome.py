@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
+from dataclasses import dataclass
 
 from vllm.v1.core.sched.utils import check_stop
 from vllm.v1.request import Request, RequestStatus
@@ -46,6 +47,31 @@ def stop_verdict(request: Request, max_model_len: int) -> Finish | None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RowOutcome:
+    """What a step meant for one of its rows."""
+
+    row: PlannedRow
+    sequence: Sequence
+    produced: int
+    finish: Finish | None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A step that has been applied and is not recorded yet.
+
+    Recording waits until the next step is submitted, so that the mesh does not.
+    `result` is None and `error` says why when the step failed.
+    """
+
+    step: InFlight
+    rows: list[RowOutcome]
+    result: StepResult | None
+    applied: float
+    error: str = ""
+
+
 class Outcomes:
     """Applies completed steps. Engine thread only."""
 
@@ -67,14 +93,14 @@ class Outcomes:
         self._clock = clock
         self._mesh_free_since: float | None = None
 
-    def apply(self, completed: Completed) -> StepRecord:
+    def apply(self, completed: Completed) -> Applied:
         """Sample, append, stop, publish blocks; raises what the step raised."""
         if completed.error is not None:
             raise completed.error
         step, result = completed.step, completed.result
         assert result is not None
         sampled = self._sample(step, result)
-        rows: list[RowRecord] = []
+        rows: list[RowOutcome] = []
         for row, sequence in zip(step.plan.rows, step.sequences, strict=True):
             finish = None
             token = sampled.get(row.row)
@@ -82,10 +108,10 @@ class Outcomes:
                 self._lanes[sequence.lane].settle(sequence, row)
                 if token is not None:
                     finish = self._take_token(sequence, *token)
-            rows.append(_row_record(row, sequence, int(token is not None), finish))
-        return self._record(step, rows, result)
+            rows.append(RowOutcome(row, sequence, int(token is not None), finish))
+        return Applied(step, rows, result, self._clock())
 
-    def fail(self, step: InFlight, error: BaseException) -> StepRecord:
+    def fail(self, step: InFlight, error: BaseException) -> Applied:
         """End the requests of a failed step with its reason."""
         number = step.plan.number
         poisoned = isinstance(error, MeshPoisoned)
@@ -99,8 +125,8 @@ class Outcomes:
             if not sequence.is_finished:
                 self._live.fail_step(sequence, failure)
             finish = Finish(FinishKind.ERROR, error=failure)
-            rows.append(_row_record(row, sequence, 0, finish))
-        return self._record(step, rows, None, error=failure.message)
+            rows.append(RowOutcome(row, sequence, 0, finish))
+        return Applied(step, rows, None, self._clock(), failure.message)
 
     # -- tokens ------------------------------------------------------------
 
@@ -155,15 +181,11 @@ class Outcomes:
 
     # -- the record --------------------------------------------------------
 
-    def _record(
-        self,
-        step: InFlight,
-        rows: list[RowRecord],
-        result: StepResult | None,
-        *,
-        error: str = "",
-    ) -> StepRecord:
-        plan, now = step.plan, self._clock()
+    def record(self, applied: Applied) -> StepRecord:
+        """Everything about an applied step, in the order in which they came."""
+        step, result, now = applied.step, applied.result, applied.applied
+        plan = step.plan
+        rows = [_row_record(outcome) for outcome in applied.rows]
         began = step.submitted if result is None else result.began
         ended = now if result is None else result.ended
         idle_since = began if self._mesh_free_since is None else self._mesh_free_since
@@ -187,7 +209,7 @@ class Outcomes:
             unix_seconds=time.time(),
             padded_rows=step.padded_rows,
             waiting=plan.waiting,
-            error=error,
+            error=applied.error,
         )
 
     def _lane_record(self, lane: Lane, rows: list[RowRecord]) -> LaneRecord:
@@ -221,16 +243,15 @@ def _sampling_row(row: PlannedRow, sequence: Sequence) -> SamplingRow:
     )
 
 
-def _row_record(
-    row: PlannedRow, sequence: Sequence, produced: int, finish: Finish | None
-) -> RowRecord:
+def _row_record(outcome: RowOutcome) -> RowRecord:
+    row, finish = outcome.row, outcome.finish
     return RowRecord(
         row=row.row,
         request_id=row.request_id,
-        external_request_id=sequence.external_request_id,
+        external_request_id=outcome.sequence.external_request_id,
         start_position=row.start,
         tokens=row.num_tokens,
         intermediate_chunk=not row.emits,
-        produced_tokens=produced,
+        produced_tokens=outcome.produced,
         finish_reason="" if finish is None else finish.kind.value,
     )

@@ -197,9 +197,9 @@ class Lane:
         request = sequence.request
         assert sequence.row is not None
         start = request.num_computed_tokens
-        request.num_computed_tokens = start + num_tokens
+        end = request.num_computed_tokens = start + num_tokens
         request.num_in_flight_tokens += num_tokens
-        emits = sequence.tokens_to_run == 0
+        emits = end == request.num_tokens + request.num_output_placeholders
         request.is_prefill_chunk = not emits
         if emits:
             request.num_output_placeholders += 1
