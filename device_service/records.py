@@ -357,6 +357,18 @@ class SamplingRow:
     position: int
     top_logprobs: int | None
 
+    @property
+    def seed(self) -> int | None:
+        """The request's seed; None when chance is not seeded."""
+        params = self.request.sampling_params
+        assert params is not None
+        return params.seed
+
+    @property
+    def request_id(self) -> str:
+        """vLLM's internal id."""
+        return self.request.request_id
+
 
 @dataclass(frozen=True, slots=True)
 class Sampled:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from device_service.records import SamplingRow
-from device_service.sampling.batch import Batch
+from device_service.sampling.batch import Batch, DrawnRow
 from device_service.sampling.cutting import (
     WIDTHS,
     Shortlist,
@@ -24,7 +23,9 @@ from device_service.sampling.cutting import (
 )
 from device_service.sampling.draws import Draws, Picked, pick_best
 from device_service.sampling.processors import RowGrid
-from device_service.sampling.recipe import Knobs, Recipe
+from device_service.sampling.recipe import Cut, Knobs
+
+AnyBatch = Batch[DrawnRow, Cut]
 
 
 class Chooser:
@@ -34,7 +35,7 @@ class Chooser:
         self._draws = draws
         self._grid = grid
 
-    def choose(self, batch: Batch) -> Picked:
+    def choose(self, batch: AnyBatch) -> Picked:
         """Choose at the least cost."""
         if self._grid.changes_draws:
             return self.choose_and_show(batch, ())[0]
@@ -50,7 +51,7 @@ class Chooser:
         return picked
 
     def choose_and_show(
-        self, batch: Batch, shown: Sequence[int]
+        self, batch: AnyBatch, shown: Sequence[int]
     ) -> tuple[Picked, torch.Tensor]:
         """Choose, and return the logits from which the `shown` rows were drawn.
 
@@ -76,7 +77,7 @@ class Chooser:
             picked.put([wide[i] for i in drawn], token)
         return picked, part.logits[[wide.index(place) for place in shown]]
 
-    def _choose_cut(self, batch: Batch) -> Picked:
+    def _choose_cut(self, batch: AnyBatch) -> Picked:
         """Draw from short lists where they decide, else from the vocabulary."""
         picked = Picked.none(len(batch.rows))
         left = list(range(len(batch.rows)))
@@ -95,12 +96,12 @@ class Chooser:
         picked.put(left, self._draws.pick(wide, None, part.rows))
         return picked
 
-    def _draw_listed(self, best: Shortlist, rows: Sequence[SamplingRow]) -> Picked:
+    def _draw_listed(self, best: Shortlist, rows: Sequence[DrawnRow]) -> Picked:
         place = self._draws.pick(best.values, best.token_ids, rows)
         tokens = best.token_ids.gather(1, place.columns[:, None])[:, 0]
         return Picked(tokens, place.sound)
 
-    def _scale_and_cut(self, part: Batch) -> None:
+    def _scale_and_cut(self, part: AnyBatch) -> None:
         """Bring rows with a temperature to what is drawn from, in place."""
         hot = [i for i, recipe in enumerate(part.recipes) if recipe.scales]
         if not hot:
@@ -114,7 +115,7 @@ class Chooser:
             part.logits[hot] = ready
 
 
-def _by_need(recipes: Sequence[Recipe]) -> tuple[list[int], list[int], list[int]]:
+def _by_need(recipes: Sequence[Cut]) -> tuple[list[int], list[int], list[int]]:
     """Places of rows that take the best token, that are cut, and of the others."""
     greedy: list[int] = []
     cut: list[int] = []

@@ -31,6 +31,8 @@ from device_service.sampling.processors import (
 from device_service.sampling.recipe import Recipe
 from device_service.sampling.thinking import ThinkingBudgets
 
+HostBatch = Batch[SamplingRow, Recipe]
+
 
 class Constraints:
     """Applies the constraints of rows to their logits. Engine thread."""
@@ -56,7 +58,7 @@ class Constraints:
         self.thinking.forget(request_id)
         self.grid.forget(request_id)
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: HostBatch) -> None:
         """Change the logits of rows whose requests have constraints, in place."""
         if self.grid.active:
             self.grid.update(batch.rows)
@@ -75,7 +77,7 @@ class Constraints:
             if changed is not batch.logits:
                 batch.logits[places] = changed
 
-    def _constrain(self, part: Batch) -> torch.Tensor:
+    def _constrain(self, part: HostBatch) -> torch.Tensor:
         requests = [row.request for row in part.rows]
         self._compact.update(requests)
         processors = LogitsProcessors(self._own)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from device_service.records import SamplingRow
+from device_service.sampling.batch import DrawnRow
 from device_service.sampling.position_draw import gumbel_noise, row_keys
 from device_service.sampling.reductions import first_max, invert
 
@@ -76,14 +76,14 @@ class Draws:
         self,
         values: torch.Tensor,
         token_ids: torch.Tensor | None,
-        rows: Sequence[SamplingRow],
+        rows: Sequence[DrawnRow],
     ) -> Picked:
         """Draw a column of each row of scaled logits, -inf where forbidden.
 
         `token_ids` says which token each column is; None if column is token.
         """
-        seeded = [i for i, row in enumerate(rows) if _seed(row) is not None]
-        fresh = [i for i, row in enumerate(rows) if _seed(row) is None]
+        seeded = [i for i, row in enumerate(rows) if row.seed is not None]
+        fresh = [i for i, row in enumerate(rows) if row.seed is None]
         if not seeded:
             return self._draw_fresh(values)
         draw = self._draw_keyed if self._position_keyed else self._draw_generated
@@ -105,7 +105,7 @@ class Draws:
         self,
         values: torch.Tensor,
         token_ids: torch.Tensor | None,
-        rows: Sequence[SamplingRow],
+        rows: Sequence[DrawnRow],
     ) -> Picked:
         keys = row_keys(
             [_given_seed(row) for row in rows], [row.position for row in rows]
@@ -125,7 +125,7 @@ class Draws:
         self,
         values: torch.Tensor,
         _: torch.Tensor | None,
-        rows: Sequence[SamplingRow],
+        rows: Sequence[DrawnRow],
     ) -> Picked:
         weights = self._softmax(values)
         picked = Picked.none(len(rows))
@@ -136,11 +136,11 @@ class Draws:
             picked.put([i], Picked(columns, best > 0))
         return picked
 
-    def _generator(self, row: SamplingRow) -> torch.Generator:
-        generator = self._generators.get(row.request.request_id)
+    def _generator(self, row: DrawnRow) -> torch.Generator:
+        generator = self._generators.get(row.request_id)
         if generator is None:
             generator = torch.Generator().manual_seed(_given_seed(row))
-            self._generators[row.request.request_id] = generator
+            self._generators[row.request_id] = generator
         return generator
 
     def _softmax(self, values: torch.Tensor) -> torch.Tensor:
@@ -153,14 +153,7 @@ class Draws:
         return torch.softmax(values, dim=1, out=self._weights[:rows])
 
 
-def _seed(row: SamplingRow) -> int | None:
-    params = row.request.sampling_params
-    assert params is not None
-    return params.seed
-
-
-def _given_seed(row: SamplingRow) -> int:
+def _given_seed(row: DrawnRow) -> int:
     """The seed of a row that has one."""
-    seed = _seed(row)
-    assert seed is not None
-    return seed
+    assert row.seed is not None
+    return row.seed

@@ -21,7 +21,7 @@ from vllm.config import VllmConfig
 from device_service.records import Sampled, SamplingRow, TokenLogprobs
 from device_service.sampling.batch import Batch
 from device_service.sampling.choosing import Chooser
-from device_service.sampling.constraints import Constraints
+from device_service.sampling.constraints import Constraints, HostBatch
 from device_service.sampling.draws import Draws, Picked
 from device_service.sampling.logprobs import LogprobQuestion, answer, questions
 from device_service.sampling.recipe import Recipes
@@ -116,7 +116,9 @@ def _logprobs(
     return replies
 
 
-def _errors(batch: Batch, picked: Picked, *, masked: bool) -> dict[int, TTServeError]:
+def _errors(
+    batch: HostBatch, picked: Picked, *, masked: bool
+) -> dict[int, TTServeError]:
     """Why rows have no token, by place."""
     if bool(picked.sound.all()):
         return {}
@@ -124,7 +126,7 @@ def _errors(batch: Batch, picked: Picked, *, masked: bool) -> dict[int, TTServeE
     return {place: _error(batch, place, masked=masked) for place in failed}
 
 
-def _error(batch: Batch, place: int, *, masked: bool) -> TTServeError:
+def _error(batch: HostBatch, place: int, *, masked: bool) -> TTServeError:
     row = batch.logits[place]
     if bool((row.isnan() | (row == torch.inf)).any()):
         return TTServeError(

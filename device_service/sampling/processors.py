@@ -30,6 +30,7 @@ from vllm.v1.sample.logits_processor import (
 from vllm.v1.sample.logits_processor.interface import AddedRequest
 
 from device_service.records import SamplingRow
+from device_service.sampling.batch import DrawnRow
 
 _VLLMS_OWN = (MinTokensLogitsProcessor, LogitBiasLogitsProcessor, MinPLogitsProcessor)
 
@@ -137,13 +138,13 @@ class RowGrid:
             processor.update_state(update)
 
     def apply_always(
-        self, logits: torch.Tensor, rows: Sequence[SamplingRow]
+        self, logits: torch.Tensor, rows: Sequence[DrawnRow]
     ) -> torch.Tensor:
         """Apply the processors that change greedy choices too."""
         return self._apply(self._always, logits, rows)
 
     def apply_random_only(
-        self, scaled: torch.Tensor, rows: Sequence[SamplingRow]
+        self, scaled: torch.Tensor, rows: Sequence[DrawnRow]
     ) -> torch.Tensor:
         """Apply the processors that leave the best token the best."""
         return self._apply(self._random_only, scaled, rows)
@@ -152,7 +153,7 @@ class RowGrid:
         self,
         processors: Sequence[LogitsProcessor],
         logits: torch.Tensor,
-        rows: Sequence[SamplingRow],
+        rows: Sequence[DrawnRow],
     ) -> torch.Tensor:
         if not processors:
             return logits

@@ -14,30 +14,39 @@ GREEDY_BELOW = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """How one request's tokens are chosen. `top_k` is the vocabulary when off.
+class Cut:
+    """How a token is chosen once its logits are ready.
 
     `greedy` is temperature zero, or top_k 1 at any temperature: what is left to
-    draw from is then the best token. `cuts` says that some tokens are dropped
-    before the draw. `penalised` and `constrained` say that the logits change
-    before that, as they also do until `min_tokens` are produced.
+    draw from is then the best token. `top_k` is the vocabulary when off. `cuts`
+    says that some tokens are dropped before the draw.
     """
 
-    params: SamplingParams
     temperature: float
     greedy: bool
     top_k: int
     top_p: float
     min_p: float
     cuts: bool
-    penalised: bool
-    constrained: bool
-    min_tokens: int
 
     @property
     def scales(self) -> bool:
         """Whether the temperature applies, as it does to a top_k of 1 too."""
         return self.temperature >= GREEDY_BELOW
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe(Cut):
+    """How one request's tokens are chosen on the host.
+
+    `penalised` and `constrained` say that the logits change before the cut, as
+    they also do until `min_tokens` are produced.
+    """
+
+    params: SamplingParams
+    penalised: bool
+    constrained: bool
+    min_tokens: int
 
 
 class Recipes:
@@ -75,7 +84,7 @@ class Knobs:
     min_p: torch.Tensor
 
     @classmethod
-    def of(cls, recipes: Sequence[Recipe]) -> Knobs:
+    def of(cls, recipes: Sequence[Cut]) -> Knobs:
         """The knobs of rows whose temperature applies."""
         return cls(
             torch.tensor([r.temperature for r in recipes]),
@@ -85,13 +94,23 @@ class Knobs:
         )
 
 
-def _read(params: SamplingParams, vocab_size: int) -> Recipe:
-    top_k = params.top_k if 0 < params.top_k < vocab_size else vocab_size
-    penalised = (
+def effective_top_k(top_k: int, vocab_size: int) -> int:
+    """A top_k that is off, or not below the vocabulary, is the vocabulary."""
+    return top_k if 0 < top_k < vocab_size else vocab_size
+
+
+def is_penalised(params: SamplingParams) -> bool:
+    """Whether any penalty differs from its neutral value."""
+    return (
         params.presence_penalty != 0.0
         or params.frequency_penalty != 0.0
         or params.repetition_penalty != 1.0
     )
+
+
+def _read(params: SamplingParams, vocab_size: int) -> Recipe:
+    top_k = effective_top_k(params.top_k, vocab_size)
+    penalised = is_penalised(params)
     return Recipe(
         params=params,
         temperature=params.temperature,
