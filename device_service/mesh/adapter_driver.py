@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +12,8 @@ import torch
 from device_service.batch.inputs import DecodeInput, PrefillInput
 from device_service.mesh.handles import RunningStep, SettledStep
 from device_service.mesh.interface import Mesh, StepHandle, StepResult
+from device_service.mesh.placement import Placement
+from device_service.mesh.warm_up import DeviceSampling, WarmUp
 from device_service.models.buckets import smallest_covering
 from device_service.models.capabilities import Capabilities
 from device_service.models.contract import (
@@ -25,29 +25,6 @@ from device_service.models.contract import (
 )
 
 logger = logging.getLogger(__name__)
-
-
-class TraceMode(enum.Enum):
-    """Which calls may replay captured traces; `cpu` and `sim` have none."""
-
-    ALL = "all"
-    DECODE_ONLY = "decode_only"
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """How requests lie on the mesh: merged row = lane * rows_per_lane + local row."""
-
-    lanes: int
-    rows_per_lane: int
-    page_table_width: int
-    trace_mode: TraceMode
-
-    @property
-    def rows(self) -> int:
-        """Rows of all lanes."""
-        return self.lanes * self.rows_per_lane
 
 
 class AdapterDriver:
@@ -72,6 +49,12 @@ class AdapterDriver:
         self._kv_cache = kv_cache
         self._placement = placement
         self._closed = False
+        # Rows never move, so lanes are told the same permutation every time.
+        self._identity = (
+            torch.arange(placement.rows, dtype=torch.int32)
+            if placement.lanes > 1
+            else None
+        )
         # Asked once: a protocol's check costs more than a row's share of a step.
         self._decode_reader = model if isinstance(model, ReadsDecodeOutput) else None
 
@@ -83,44 +66,10 @@ class AdapterDriver:
     # ---------------------------------------------------------------- start, end
 
     def warm_up(self, progress: Callable[[str], None]) -> None:
-        """Run, then capture, every shape in the contract's order (1.6).
-
-        Nothing may be compiled or allocated once a trace exists, so all plain
-        runs come first, and prefill is captured before decode.
-        """
-        mode = self._placement.trace_mode
-        self._warm_up_prefill(progress, enable_trace=False)
-        self._warm_up_decode(progress, enable_trace=False)
-        if hasattr(self._model, "already_warmed_up_prefill"):
-            self._model.already_warmed_up_prefill = False
-        if mode is TraceMode.ALL:
-            self._warm_up_prefill(progress, enable_trace=True)
-        if mode is not TraceMode.NONE:
-            self._warm_up_decode(progress, enable_trace=True)
-
-    def _warm_up_prefill(
-        self, progress: Callable[[str], None], *, enable_trace: bool
-    ) -> None:
-        began = time.monotonic()
-        self._model.warmup_model_prefill(
-            kv_cache=self._kv_cache,
-            enable_trace=enable_trace,
-            can_sample_on_device=False,
-        )
-        progress(_warmed("prefill", began, enable_trace=enable_trace))
-
-    def _warm_up_decode(
-        self, progress: Callable[[str], None], *, enable_trace: bool
-    ) -> None:
-        began = time.monotonic()
-        self._model.warmup_model_decode(
-            kv_cache=self._kv_cache,
-            enable_trace=enable_trace,
-            max_batch_size=self._placement.rows,
-            num_blocks=self._placement.page_table_width,
-            can_sample_on_device=False,
-        )
-        progress(_warmed("decode", began, enable_trace=enable_trace))
+        """Run, then capture, every shape in the contract's order (1.6)."""
+        WarmUp(
+            self._model, self._kv_cache, self._placement, DeviceSampling(), progress
+        ).run()
 
     def close(self) -> None:
         """Release captures once, while the mesh is still open; safe to call twice."""
@@ -177,7 +126,7 @@ class AdapterDriver:
             "tokens": step.tokens,
             "page_table": step.page_table,
             "kv_cache": self._kv_cache,
-            "enable_trace": self._placement.trace_mode is TraceMode.ALL,
+            "enable_trace": self._placement.trace_mode.prefill,
             "prompt_lens": step.prompt_lens.numpy(),
             "start_pos": step.start_pos.numpy() if one_lane else step.start_pos,
             "empty_slots": list(step.slots),
@@ -204,11 +153,13 @@ class AdapterDriver:
             "start_pos": step.positions,
             "page_table": step.page_table,
             "kv_cache": self._kv_cache,
-            "enable_trace": self._placement.trace_mode is not TraceMode.NONE,
+            "enable_trace": self._placement.trace_mode.decode,
             "read_from_device": False,
         }
         if getattr(model, "decode_input_update_contract", 0) >= 1:
             arguments |= HOST_SAMPLING_RELOAD
+        if self._identity is not None:
+            arguments["slot_remap"] = self._identity
         rows = step.sample_rows
         began = time.monotonic()
         output = model.decode_forward(**arguments)
@@ -254,8 +205,3 @@ def _last_position(output: Any) -> torch.Tensor:
 
 def _gather(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
     return logits[list(rows)]
-
-
-def _warmed(phase: str, began: float, *, enable_trace: bool) -> str:
-    verb = "captured" if enable_trace else "warmed up"
-    return f"{phase} {verb} in {time.monotonic() - began:.1f} s"

@@ -24,8 +24,9 @@ from typing import Any
 
 import torch
 
-from device_service.mesh.adapter_driver import AdapterDriver, Placement, TraceMode
+from device_service.mesh.adapter_driver import AdapterDriver
 from device_service.mesh.interface import Mesh
+from device_service.mesh.placement import Placement, TraceMode
 from device_service.models.capabilities import Capabilities
 from device_service.models.contract import (
     Adapter,
@@ -33,6 +34,7 @@ from device_service.models.contract import (
     AllocatesUniform,
     DescribesKVLayers,
     KVLayer,
+    KVLayerSpec,
     KVShape,
 )
 from ttserve.errors import StartupError
@@ -135,7 +137,7 @@ class LoadedModel:
     def _allocate(self, num_blocks: int) -> Any:
         rows, columns = self._mesh.grid
         devices = max(rows * columns // self._spec.lanes, 1)
-        specs: list[tuple[KVShape, torch.dtype, int]] = [
+        specs: list[KVLayerSpec] = [
             (self._shape(layer, num_blocks, devices), layer.dtype, index)
             for index, layer in enumerate(self._layers)
         ]
@@ -148,9 +150,7 @@ class LoadedModel:
                 f"be allocated: {_first_line(error)}"
             ) from error
 
-    def _allocate_through_contract(
-        self, specs: list[tuple[KVShape, torch.dtype, int]]
-    ) -> Any:
+    def _allocate_through_contract(self, specs: list[KVLayerSpec]) -> Any:
         model = self._model
         if isinstance(model, AllocatesPerLayer):
             return model.allocate_kv_cache_per_layer(specs)

@@ -128,7 +128,7 @@ class SimAdapter:
         kv_cache: SimCache,
         enable_trace: bool,
         read_from_device: bool,
-        **reload: bool,
+        **reload: Any,
     ) -> Any:
         """Hash one token per occupied row. Inputs come with every step."""
         batch = len(start_pos)

@@ -196,7 +196,7 @@ class TransformersAdapter:
         kv_cache: PagedKV,
         enable_trace: bool,
         read_from_device: bool,
-        **reload: bool,
+        **reload: Any,
     ) -> Any:
         """All rows, at the narrowest page table that covers the longest.
 

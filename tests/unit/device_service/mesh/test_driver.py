@@ -138,6 +138,7 @@ def test_page_table_width(mesh: CpuMesh) -> None:
     assert model.allocate(5, 100).page_table_width == 5
 
 
+@pytest.mark.feature(38, 39, 41)
 @pytest.mark.parametrize(
     ("mode", "order"),
     [
@@ -188,6 +189,34 @@ def test_start_positions_are_torch_with_lanes(mesh: CpuMesh) -> None:
     driver, model = _open(OldAdapter, mesh, lanes=2)
     driver.prefill(_prefill()).result()
     assert isinstance(model.last("prefill")["start_pos"], torch.Tensor)
+
+
+def test_lanes_are_told_that_rows_do_not_move(mesh: CpuMesh) -> None:
+    driver, model = _open(OldAdapter, mesh, lanes=2, rows_per_lane=3)
+    driver.decode(_decode(6, (0,))).result()
+    assert model.last("decode")["slot_remap"].tolist() == [0, 1, 2, 3, 4, 5]
+    driver, model = _open(OldAdapter, mesh)
+    driver.decode(_decode(20, (0,))).result()
+    assert "slot_remap" not in model.last("decode")
+
+
+@pytest.mark.feature(38)
+@pytest.mark.parametrize(
+    ("mode", "traced"),
+    [
+        (TraceMode.NONE, (False, False)),
+        (TraceMode.DECODE_ONLY, (False, True)),
+        (TraceMode.ALL, (True, True)),
+    ],
+)
+def test_trace_mode_says_which_calls_replay(
+    mesh: CpuMesh, mode: TraceMode, traced: tuple[bool, bool]
+) -> None:
+    driver, model = _open(OldAdapter, mesh, trace_mode=mode)
+    driver.prefill(_prefill()).result()
+    driver.decode(_decode(20, (0,))).result()
+    prefill, decode = (model.last(name) for name in ("prefill", "decode"))
+    assert (prefill["enable_trace"], decode["enable_trace"]) == traced
 
 
 def test_decode_gathers_what_an_old_adapter_cannot(mesh: CpuMesh) -> None:
