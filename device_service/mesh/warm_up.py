@@ -69,9 +69,9 @@ class WarmUp:
     def _prepare_grammar(self) -> CapturesDeviceGrammar | None:
         """The model, if it will capture traces that sample under a mask."""
         model = self._model
-        ready = isinstance(
-            model, CapturesDeviceGrammar
-        ) and model.prepare_device_grammar_decode_trace_warmup(
+        if not isinstance(model, CapturesDeviceGrammar):
+            return None
+        ready = model.prepare_device_grammar_decode_trace_warmup(
             kv_cache=self._kv_cache,
             max_batch_size=self._placement.rows,
             num_blocks=self._placement.page_table_width,

@@ -27,7 +27,9 @@ class Adapter(Protocol):
     All calls come from one thread, the engine's, but for those of start-up.
     """
 
-    model_capabilities: Mapping[str, Any]
+    @property
+    def model_capabilities(self) -> Mapping[str, Any]:
+        """An attribute of the class; absent means {}."""
 
     @classmethod
     def initialize_vllm_model(
