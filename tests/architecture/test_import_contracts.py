@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS = ("services", "shared", "ttnn", "wire", "adapters", "light")
 
 
+@pytest.mark.feature(156)
 def test_import_contracts() -> None:
     """Each by its name, so that a contract cannot disappear unnoticed."""
     result = subprocess.run(

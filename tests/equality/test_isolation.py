@@ -70,6 +70,7 @@ def assert_same(stream: Stream, alone: Stream) -> None:
         assert here.chosen_rank == there.chosen_rank
 
 
+@pytest.mark.feature(128)
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("neighbours", NEIGHBOURS)
 def test_beside_other_kinds(rig: Rig, name: str, neighbours: str) -> None:

@@ -39,6 +39,7 @@ async def test_one_prompt_token_is_a_valid_call(service: Service) -> None:
     assert responses[0].step_number == 1
 
 
+@pytest.mark.feature(154)
 async def test_unset_values_take_the_served_defaults(service: Service) -> None:
     call = service.device().Generate(
         device_pb2.GenerateRequest(

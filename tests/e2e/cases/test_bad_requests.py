@@ -161,12 +161,14 @@ def complete(http: httpx.Client, **fields: Any) -> dict[str, Any]:
     return choice
 
 
+@pytest.mark.feature(124)
 def test_o16_allowed_ids_are_all_that_comes(http: httpx.Client) -> None:
     text = complete(http, allowed_token_ids=[ord("a"), ord("b")])["text"]
     assert set(text) <= {"a", "b"}
     assert len(text) == 12
 
 
+@pytest.mark.feature(124)
 def test_o16_min_tokens_hold_off_a_stop(http: httpx.Client) -> None:
     plain = complete(http)["text"]
     stop = [ord(plain[0])]
@@ -176,6 +178,7 @@ def test_o16_min_tokens_hold_off_a_stop(http: httpx.Client) -> None:
     assert len(held["token_ids"]) >= 10
 
 
+@pytest.mark.feature(123)
 def test_o16_penalties_change_greedy_text(http: httpx.Client) -> None:
     """Letters that lead are overtaken as they are repeated."""
     letters = list(range(ord("a"), ord("z") + 1))
@@ -185,6 +188,7 @@ def test_o16_penalties_change_greedy_text(http: httpx.Client) -> None:
     assert plain != complete(http, **allowed, repetition_penalty=9)["text"]
 
 
+@pytest.mark.feature(124)
 def test_o16_bad_words_do_not_come(http: httpx.Client) -> None:
     plain = complete(http)["text"]
     assert plain[:2] not in complete(http, bad_words=[plain[:2]])["text"]

@@ -64,6 +64,7 @@ def test_o1_cut_inside_a_character(client: openai.OpenAI, model: str) -> None:
 # -- O2: stop strings
 
 
+@pytest.mark.feature(151)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("forced", "options", "text", "reason"),
@@ -103,6 +104,7 @@ def test_o2_stop_string_over_tokens(
 # -- O3: usage of streams
 
 
+@pytest.mark.feature(151)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

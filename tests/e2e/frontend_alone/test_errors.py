@@ -165,6 +165,7 @@ def test_message_errors_have_anthropics_shape_too(http: httpx.Client) -> None:
     assert response.json()["type"] == "error"
 
 
+@pytest.mark.feature(50)
 def test_context_length_with_true_numbers(
     http: httpx.Client, device: FakeDevice
 ) -> None:

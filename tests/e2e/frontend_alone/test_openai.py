@@ -30,6 +30,7 @@ def complete(client: openai.OpenAI, prompt: Any, **options: Any) -> Any:
     return client.completions.create(model=SERVED_NAME, prompt=prompt, **options)
 
 
+@pytest.mark.feature(151)
 def test_chat(client: openai.OpenAI) -> None:
     answer = chat(client, "hello")
     assert answer.choices[0].message.content == "hello"
@@ -38,6 +39,7 @@ def test_chat(client: openai.OpenAI) -> None:
     assert answer.usage.completion_tokens == len("hello") + 1
 
 
+@pytest.mark.feature(151)
 def test_streamed_chat_spells_the_same(client: openai.OpenAI) -> None:
     deltas = [
         c.choices[0].delta.content or "" for c in chat(client, MIXED, stream=True)
@@ -46,6 +48,7 @@ def test_streamed_chat_spells_the_same(client: openai.OpenAI) -> None:
     assert "\ufffd" not in "".join(deltas)
 
 
+@pytest.mark.feature(151)
 def test_completion_of_token_ids(client: openai.OpenAI) -> None:
     answer = complete(client, [1, 2, 3], max_tokens=4)
     assert answer.choices[0].text == "abcd"
@@ -53,6 +56,7 @@ def test_completion_of_token_ids(client: openai.OpenAI) -> None:
     assert answer.usage.prompt_tokens == 3
 
 
+@pytest.mark.feature(154)
 def test_generation_defaults_come_from_the_device(
     client: openai.OpenAI, device: FakeDevice
 ) -> None:
@@ -62,6 +66,7 @@ def test_generation_defaults_come_from_the_device(
     assert temperatures == [0.0, 0.5]
 
 
+@pytest.mark.feature(151)
 @pytest.mark.parametrize(
     ("options", "with_usage"),
     [
@@ -175,6 +180,7 @@ def test_logprobs_of_a_completion(client: openai.OpenAI) -> None:
     assert logprobs.text_offset == [0, 1, 2]
 
 
+@pytest.mark.feature(151)
 @pytest.mark.parametrize("tokens_per_message", [1, 50])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
@@ -249,6 +255,7 @@ TOOLS: Any = [
 ]
 
 
+@pytest.mark.feature(152)
 def test_tool_call(client: openai.OpenAI) -> None:
     choice = chat(client, CALL, tools=TOOLS).choices[0]
     assert choice.finish_reason == "tool_calls"
@@ -257,6 +264,7 @@ def test_tool_call(client: openai.OpenAI) -> None:
     assert json.loads(call.function.arguments) == {"a": "x}y"}
 
 
+@pytest.mark.feature(152)
 def test_streamed_tool_call(client: openai.OpenAI) -> None:
     chunks = list(chat(client, CALL, tools=TOOLS, stream=True))
     calls = [c for k in chunks for c in k.choices[0].delta.tool_calls or []]

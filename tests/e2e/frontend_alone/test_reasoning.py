@@ -39,6 +39,7 @@ def ask(client: openai.OpenAI, **options: Any) -> Any:
     )
 
 
+@pytest.mark.feature(152)
 def test_o6_reasoning_is_apart_and_stops_wait_for_it(reasoner: openai.OpenAI) -> None:
     [choice] = ask(reasoner, stop=["Question:"]).choices
     assert choice.message.reasoning == THOUGHT

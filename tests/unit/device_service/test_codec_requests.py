@@ -244,6 +244,8 @@ def test_sampling_params_say_what_the_messages_say(
         assert rule.min_count == stop.repetition.min_count
 
 
+@pytest.mark.edge("42b")
+@pytest.mark.feature(122)
 @pytest.mark.parametrize("seed", [-(2**63), -1, 0, 2**63 - 1])
 def test_every_signed_seed_is_a_seed(seed: int) -> None:
     assert decoded(submission(sampling__seed=seed)).seed == seed
@@ -366,6 +368,7 @@ def generated(**request: Any) -> SamplingParams:
     return params
 
 
+@pytest.mark.feature(154)
 def test_generate_given_values_win_over_defaults() -> None:
     params = generated(sampling=generation_pb2.Sampling(temperature=0.25, top_k=0))
     assert (params.temperature, params.top_k) == (0.25, 0)

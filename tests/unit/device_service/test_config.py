@@ -109,6 +109,7 @@ def test_bad_values_are_one_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.feature(1)
 def test_mesh_by_either_name() -> None:
     assert parse_args(["--additional-config.tt.mesh", "sim"], {}).mesh == "sim"
     assert parse_args([], {}).mesh == "cpu"  # ttnn is not installed here
@@ -116,6 +117,7 @@ def test_mesh_by_either_name() -> None:
         parse("--additional-config", '{"tt": {"mesh": "sim"}}')
 
 
+@pytest.mark.feature(13)
 def test_tt_options_in_both_forms() -> None:
     as_json = parse(
         "--additional-config",
@@ -192,6 +194,7 @@ def tt(**values: Any) -> TTOptions:
     return parse_tt_options({"tt": values})
 
 
+@pytest.mark.feature(13, 68)
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [
@@ -233,6 +236,8 @@ def test_the_table_above_is_complete() -> None:
     assert {row[0] for row in marks[0].args[1]} == set(catalogue())
 
 
+@pytest.mark.edge(52)
+@pytest.mark.feature(13, 14)
 @pytest.mark.parametrize(
     ("additional", "says"),
     [

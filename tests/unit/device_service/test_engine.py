@@ -84,6 +84,7 @@ def test_few_blocks_really_preempt(make_rig: RigMaker) -> None:
     rig.assert_nothing_is_held()
 
 
+@pytest.mark.feature(57)
 def test_a_prefix_hit_starts_behind_the_cached_blocks(make_rig: RigMaker) -> None:
     rig = make_rig(block_size=16)
     prompt = prompts(1, longest=2)[0] * 100
@@ -110,6 +111,7 @@ def test_two_equal_prompts_in_one_step_do_not_share(make_rig: RigMaker) -> None:
 # -- phases --------------------------------------------------------------------
 
 
+@pytest.mark.feature(58)
 def test_no_step_mixes_phases(make_rig: RigMaker) -> None:
     rig = make_rig(max_num_batched_tokens=16, rows=4)
     for prompt in prompts(12):
@@ -125,6 +127,7 @@ def test_no_step_mixes_phases(make_rig: RigMaker) -> None:
                 assert row.produced_tokens == int(not row.intermediate_chunk)
 
 
+@pytest.mark.feature(64, 65)
 @pytest.mark.parametrize(
     ("interleave", "expected_start"),
     [

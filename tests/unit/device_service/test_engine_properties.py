@@ -61,6 +61,7 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
         yield made
 
 
+@pytest.mark.feature(58)
 @settings(
     max_examples=25,
     deadline=None,

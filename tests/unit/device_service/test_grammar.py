@@ -211,6 +211,8 @@ def test_random_walks_keep_to_the_grammar(grammars: Grammars, kind: str) -> None
         grammars.release(request.request_id)
 
 
+@pytest.mark.edge(40)
+@pytest.mark.feature(21)
 def test_a_json_object_begins_with_a_brace_and_has_no_idle_space(
     grammars: Grammars,
 ) -> None:
@@ -230,6 +232,7 @@ def test_a_json_object_begins_with_a_brace_and_has_no_idle_space(
 # -- masks -------------------------------------------------------------------
 
 
+@pytest.mark.feature(132)
 def test_mask_rows_follow_the_requests_and_are_the_callers_own(
     grammars: Grammars,
 ) -> None:
@@ -255,6 +258,8 @@ def test_mask_rows_follow_the_requests_and_are_the_callers_own(
         grammars.release(request.request_id)
 
 
+@pytest.mark.edge(20)
+@pytest.mark.feature(136)
 def test_without_grammars_there_is_no_mask(grammars: Grammars) -> None:
     assert grammars.bitmask([]) is None
     assert grammars.bitmask([plain(), plain()]) is None

@@ -56,12 +56,15 @@ def test_vllm_is_told_what_was_decided() -> None:
     assert vllm_config.parallel_config.data_parallel_size == 1
 
 
+@pytest.mark.edge(44)
+@pytest.mark.feature(49, 50)
 def test_minus_one_fits_the_sequence_to_the_pool() -> None:
     it, mesh = resolved("--max-model-len", "-1", "--num-gpu-blocks-override", "65")
     assert it.vllm_config.model_config.max_model_len == 64 * 64
     assert describe(it, mesh, "").max_sequence_tokens == 64 * 64
 
 
+@pytest.mark.feature(49)
 def test_omitted_is_the_models_own_length() -> None:
     it, _ = resolved()
     own = json.loads((sim_model_dir() / "config.json").read_text())

@@ -22,6 +22,8 @@ from ttserve.errors import StartupError
 MIB = 1 << 20
 
 
+@pytest.mark.edge(46)
+@pytest.mark.feature(44, 45, 47)
 @pytest.mark.parametrize(
     ("shape", "tokens", "window", "blocks"),
     [
@@ -47,6 +49,7 @@ def test_partial_blocks_are_whole_blocks() -> None:
     assert model_pool_blocks(PoolShape(1, 1, 64), 1000) == 17
 
 
+@pytest.mark.feature(49)
 @pytest.mark.parametrize(
     ("asked", "fit", "served"),
     [
@@ -62,6 +65,8 @@ def test_the_null_block_holds_no_tokens(asked: int, served: int, *, fit: bool) -
     assert (pool.num_blocks, pool.max_model_len) == (65, served)
 
 
+@pytest.mark.edge(43)
+@pytest.mark.feature(49)
 def test_too_long_for_the_models_pool_names_what_would_fit() -> None:
     with pytest.raises(StartupError, match=r"131072 .* 65 blocks.*-len to 4096"):
         size_model_pool(PoolShape(1, 32, 64), Length(131072, fit=False), 65)

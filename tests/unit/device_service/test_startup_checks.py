@@ -135,6 +135,7 @@ def launch(mesh: str, *arguments: str) -> DeviceConfig:
     return parse_args(["--mesh", mesh, *arguments], {})
 
 
+@pytest.mark.feature(16, 17)
 @pytest.mark.parametrize(("name", "mesh", "arguments", "says"), REFUSED_LAUNCHES)
 def test_refused_launches(
     name: str, mesh: str, arguments: list[str], says: str
@@ -237,6 +238,8 @@ def test_a_capable_model_is_left_alone() -> None:
     assert it.vllm_config.cache_config.enable_prefix_caching is True
 
 
+@pytest.mark.edge(1, 6, 7)
+@pytest.mark.feature(73, 74)
 def test_a_model_that_cannot_split_prompts_takes_them_whole() -> None:
     it = candidate(
         Capabilities(supports_prefix_caching=True),
@@ -250,6 +253,7 @@ def test_a_model_that_cannot_split_prompts_takes_them_whole() -> None:
     assert "2048 raised to max_model_len 4096" in notes[1]
 
 
+@pytest.mark.feature(73)
 def test_a_budget_that_is_large_enough_stays() -> None:
     it = candidate(
         Capabilities(), "--max-num-batched-tokens=5000", "--max-model-len=4096"
@@ -268,6 +272,7 @@ def test_chunked_prefill_off_by_choice_is_no_adjustment() -> None:
     assert scheduler_facts(it.vllm_config)[:3] == (False, 2048, 0)
 
 
+@pytest.mark.feature(57)
 def test_prefix_caching_goes_where_nothing_can_resume() -> None:
     it = candidate(Capabilities(supports_chunked_prefill=True))
     check_model(it)
@@ -276,6 +281,7 @@ def test_prefix_caching_goes_where_nothing_can_resume() -> None:
     assert it.vllm_config.cache_config.enable_prefix_caching is False
 
 
+@pytest.mark.feature(20)
 def test_too_many_logprobs_are_limited() -> None:
     it = candidate(EVERYTHING, "--max-logprobs", "50")
     assert adjust(it) == ["max_logprobs 50 changed to 20"]

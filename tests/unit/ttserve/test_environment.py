@@ -19,6 +19,8 @@ from ttserve.environment import (
 from ttserve.errors import StartupError
 
 
+@pytest.mark.edge(54)
+@pytest.mark.feature(19)
 def test_the_device_service_says_what_it_is() -> None:
     environ: dict[str, str] = {}
     prepare_device_service(None, environ)
@@ -59,12 +61,15 @@ def test_a_default_yields_to_the_operator() -> None:
     assert environ["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
+@pytest.mark.edge(54)
+@pytest.mark.feature(19)
 def test_what_cannot_be_otherwise_is_refused() -> None:
     with pytest.raises(StartupError, match="VLLM_USE_V2_MODEL_RUNNER=1 is set") as info:
         prepare_frontend({"VLLM_USE_V2_MODEL_RUNNER": "1"})
     assert "\n" not in str(info.value)
 
 
+@pytest.mark.feature(2)
 @pytest.mark.parametrize(
     ("chosen", "loaded"),
     [

@@ -91,10 +91,12 @@ def test_in_a_frontend_the_platform_is_ours() -> None:
     }
 
 
+@pytest.mark.feature(1)
 def test_elsewhere_vllm_keeps_its_own_platform() -> None:
     assert seen_by_vllm(None)["platform"] == "UnspecifiedPlatform"
 
 
+@pytest.mark.feature(1)
 def test_in_a_device_service_the_platform_is_ours() -> None:
     """This process is one: tests/conftest.py has set its role."""
     assert platform_plugin() == "ttserve.platform.TTPlatform"
@@ -102,6 +104,7 @@ def test_in_a_device_service_the_platform_is_ours() -> None:
     assert PIN_MEMORY is False
 
 
+@pytest.mark.feature(21)
 def test_what_a_configuration_gets_without_flags(model: Path) -> None:
     config = configure(model)
     assert config.cache_config.block_size == 64
@@ -116,11 +119,13 @@ def test_a_chosen_block_size_stays(model: Path) -> None:
     assert configure(model, block_size=16).cache_config.block_size == 16
 
 
+@pytest.mark.feature(20)
 @pytest.mark.parametrize(("asked", "given"), [(5, 5), (20, 20), (21, 20), (-1, 20)])
 def test_logprobs_are_limited(model: Path, asked: int, given: int) -> None:
     assert configure(model, max_logprobs=asked).model_config.max_logprobs == given
 
 
+@pytest.mark.feature(17)
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -141,6 +146,7 @@ def test_what_no_mesh_can_do_is_refused_in_one_line(
     assert "\n" not in str(info.value)
 
 
+@pytest.mark.feature(15)
 def test_checking_twice_changes_nothing(model: Path) -> None:
     """vLLM checks again whenever a configuration is copied."""
     config = configure(model, max_logprobs=50)
@@ -161,6 +167,7 @@ def test_a_plain_request_passes() -> None:
     TTPlatform.validate_request(TOKENS, SamplingParams(logprobs=3))
 
 
+@pytest.mark.feature(127)
 @pytest.mark.parametrize("count", [0, 1])
 def test_prompt_logprobs_are_refused(count: int) -> None:
     with pytest.raises(VLLMValidationError, match="prompt_logprobs") as info:

@@ -102,6 +102,7 @@ def test_bytes_per_block_of_a_uniform_model(mesh: CpuMesh) -> None:
     assert model.bytes_per_block == 16 * 3 * 2 * (16 + 16) * 2
 
 
+@pytest.mark.feature(52)
 @pytest.mark.parametrize(
     ("mesh_grid", "lanes", "heads"), [((1, 1), 1, 2), ((1, 8), 1, 1), ((1, 4), 4, 2)]
 )
@@ -253,6 +254,8 @@ def test_decode_reads_compactly_and_once(mesh: CpuMesh) -> None:
     }
 
 
+@pytest.mark.edge(32)
+@pytest.mark.feature(114)
 @pytest.mark.parametrize("adapter", [OldAdapter, NewAdapter])
 def test_a_failed_submission_comes_out_of_the_handle(
     mesh: CpuMesh, adapter: type[OldAdapter]
@@ -302,6 +305,7 @@ class _FailingReadback(NewAdapter):
         raise OSError("link down")
 
 
+@pytest.mark.feature(43)
 @pytest.mark.parametrize(
     ("highest", "rows"), [(0, 1), (1, 4), (3, 4), (4, 16), (15, 16), (16, 20), (19, 20)]
 )
@@ -323,6 +327,7 @@ def test_decode_rows_outside_the_grid(mesh: CpuMesh, row: int) -> None:
         _open(NewAdapter, mesh)[0].decode_rows(row)
 
 
+@pytest.mark.feature(36)
 def test_hooks_are_called_where_they_are(mesh: CpuMesh) -> None:
     driver, model = _open(NewAdapter, mesh)
     driver.release_row(3)

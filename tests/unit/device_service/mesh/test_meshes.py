@@ -37,6 +37,7 @@ def make_sim() -> Iterator[MakeSim]:
         mesh.close()
 
 
+@pytest.mark.feature(27)
 @pytest.mark.parametrize(
     ("name", "grid"),
     [
@@ -51,6 +52,7 @@ def test_grids(name: str | None, grid: tuple[int, int]) -> None:
     assert grid_of(name) == grid
 
 
+@pytest.mark.feature(27)
 @pytest.mark.parametrize("name", ["", "N9000", "(0,1)", "(1,2", "1x8"])
 def test_bad_grids(name: str) -> None:
     with pytest.raises(StartupError, match="MESH_DEVICE"):

@@ -68,6 +68,7 @@ CUTS: dict[str, dict[str, Any]] = {
 OUTPUT = (20, 5, 20)
 
 
+@pytest.mark.feature(123, 124)
 @pytest.mark.parametrize("vocab", VOCABS)
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
 def test_greedy_rows_choose_the_same_token(
@@ -87,6 +88,7 @@ def test_greedy_rows_choose_the_same_token(
         assert sampled.token_ids == [int(expected)]
 
 
+@pytest.mark.feature(124)
 @pytest.mark.parametrize("vocab", VOCABS)
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("constraint", ["none", "everything"])

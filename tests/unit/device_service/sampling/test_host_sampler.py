@@ -80,6 +80,8 @@ def test_seeded_draws_follow_softmax(
     assert variation(counts / 8000, logits[0].double().softmax(0)) < 0.02
 
 
+@pytest.mark.edge(17, "42b")
+@pytest.mark.feature(121, 122)
 @pytest.mark.parametrize("seed", [0, 1, -1234567, 2**63 - 1, -(2**63)])
 @pytest.mark.parametrize("cut", [{}, {"top_k": 20}, {"top_p": 0.7}])
 def test_a_seed_repeats_in_any_row_and_in_any_order(
@@ -112,6 +114,8 @@ def test_a_seeded_draw_is_the_same_from_a_list_and_from_the_vocabulary(
         assert a == b
 
 
+@pytest.mark.edge(37)
+@pytest.mark.feature(120)
 @pytest.mark.parametrize("top_p", [1.0, 0.5, 0.01])
 def test_top_k_of_one_is_greedy(
     make_sampler: Callable[..., HostSampler], top_p: float
@@ -123,6 +127,7 @@ def test_top_k_of_one_is_greedy(
     assert make_sampler(WIDE).sample(logits, rows, None).token_ids == best
 
 
+@pytest.mark.feature(121)
 def test_unseeded_requests_do_not_repeat(
     make_sampler: Callable[..., HostSampler],
 ) -> None:

@@ -116,6 +116,7 @@ def outcomes(sampler: HostSampler, rows: list[Row]) -> list[Outcome]:
     return found
 
 
+@pytest.mark.feature(123, 128)
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 def test_a_row_is_sampled_as_if_it_were_alone(
     make_sampler: Callable[..., HostSampler], mode: str
@@ -142,6 +143,7 @@ def test_a_row_is_sampled_as_if_it_were_alone(
     assert alone.held == 0
 
 
+@pytest.mark.feature(128)
 def test_the_order_of_rows_does_not_matter(
     make_sampler: Callable[..., HostSampler],
 ) -> None:

@@ -55,6 +55,8 @@ def test_choices_at_neighbouring_positions_are_independent() -> None:
     assert float(((pairs - expected) ** 2 / expected).sum()) < 63 + 6 * 126**0.5
 
 
+@pytest.mark.edge("42b")
+@pytest.mark.feature(122)
 def test_seeds_use_all_their_bits_and_their_sign() -> None:
     seeds = [0, 1, -1, 2**31, 2**32, -(2**32), 2**62, 2**63 - 1, -(2**63)]
     keys = row_keys(seeds, [9] * len(seeds))

@@ -103,6 +103,7 @@ def test_state_stays_with_the_row_while_others_come_and_go(
     assert step(counting, (b, 5)) == [201]
 
 
+@pytest.mark.edge(18)
 def test_a_row_given_to_another_starts_afresh(counting: HostSampler) -> None:
     a, b = counted(100), counted(200)
     assert step(counting, (a, 3)) == [100]
@@ -132,6 +133,7 @@ def test_a_request_may_resume_in_another_row(counting: HostSampler) -> None:
     assert counting.held == 0
 
 
+@pytest.mark.edge(19)
 def test_no_row_is_both_removed_and_added_in_one_update() -> None:
     class Recording(EverySecondSteps):
         def update_state(self, batch_update: BatchUpdate | None) -> None:
@@ -172,6 +174,7 @@ def test_argmax_invariant_processors_see_scaled_logits_before_top_k(
     assert sampler.sample(logits, [greedy], None).token_ids == [9]
 
 
+@pytest.mark.edge(18)
 def test_vllms_own_processors_forget_the_rows_of_the_step_before(
     make_sampler: Callable[..., HostSampler],
 ) -> None:

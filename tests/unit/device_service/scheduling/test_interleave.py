@@ -20,6 +20,7 @@ def cadence(policy: InterleavePolicy, steps: int) -> str:
     return taken
 
 
+@pytest.mark.feature(64)
 @pytest.mark.parametrize(
     ("prefill_steps", "decode_steps", "expected"),
     [
@@ -35,11 +36,13 @@ def test_cadence(prefill_steps: int, decode_steps: int, expected: str) -> None:
     assert cadence(policy, len(expected)) == expected
 
 
+@pytest.mark.feature(65)
 def test_disabled_gives_unbroken_prefill_runs() -> None:
     policy = InterleavePolicy(InterleaveConfig(enabled=False))
     assert cadence(policy, 8) == "P" * 8
 
 
+@pytest.mark.edge(12)
 def test_a_new_prompt_keeps_its_first_step_after_ordinary_decodes() -> None:
     """Sharp edge 12: counters must not survive ordinary decoding."""
     policy = InterleavePolicy(InterleaveConfig(prefill_steps=1))
@@ -48,6 +51,8 @@ def test_a_new_prompt_keeps_its_first_step_after_ordinary_decodes() -> None:
     assert not policy.decode_is_due()
 
 
+@pytest.mark.edge(11)
+@pytest.mark.feature(67)
 def test_a_decode_step_without_tokens_spends_the_allowance() -> None:
     """Sharp edge 11: the policy counts steps, not tokens."""
     policy = InterleavePolicy(InterleaveConfig(prefill_steps=1, decode_steps=1))
