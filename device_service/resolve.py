@@ -12,33 +12,20 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-import torch
 from vllm.config import VllmConfig
 from vllm.reasoning import ReasoningParserManager
 from vllm.transformers_utils.config import get_config
 
 from device_service.adjustments import adjust
 from device_service.config import DeviceConfig
-from device_service.kv.memory import free_memory_bytes
-from device_service.kv.sizing import (
-    DEFAULT_HOST_FRACTION,
-    DEFAULT_MODEL_TOKENS,
-    Budget,
-    Length,
-    PoolShape,
-    PoolSize,
-    model_pool_blocks,
-    size_given_pool,
-    size_host_pool,
-    size_model_pool,
-    size_simulated_pool,
-)
+from device_service.kv.sizing import PoolShape, PoolSize
 from device_service.mesh.interface import Mesh
 from device_service.model_source import ModelSource, Progress, find_model
 from device_service.models.capabilities import Capabilities
 from device_service.models.registry import resolve_adapter
+from device_service.pool import size_pool
 from device_service.startup_checks import Candidate, check_model
 from device_service.vllm_config import create_vllm_config
 from device_service.wording import one_line
@@ -78,7 +65,7 @@ def resolve(config: DeviceConfig, mesh: Mesh, progress: Progress) -> Resolved:
         rows_per_lane=vllm_config.scheduler_config.max_num_seqs // lanes,
         block_size=vllm_config.cache_config.block_size,
     )
-    pool = _size_pool(candidate, adapter, mesh, shape)
+    pool = size_pool(candidate, adapter, mesh, shape)
     _apply(pool, vllm_config)
     return Resolved(
         config=config,
@@ -139,69 +126,6 @@ def _engine_values(
         "async_scheduling": False,
         "language_model_only": True,
     }
-
-
-def _size_pool(
-    candidate: Candidate, adapter: type[Any], mesh: Mesh, shape: PoolShape
-) -> PoolSize:
-    config, vllm_config = candidate.config, candidate.vllm_config
-    model = candidate.model
-    length = Length(model.max_model_len, fit=model.original_max_model_len == -1)
-    given = vllm_config.cache_config.num_gpu_blocks_override
-    if config.mesh == "ttnn":
-        return size_model_pool(
-            shape, length, _model_blocks(candidate, adapter, mesh, shape)
-        )
-    per_token = 0 if config.mesh == "sim" else kv_bytes_per_token(vllm_config)
-    free_bytes = free_memory_bytes()
-    if given is not None:
-        return size_given_pool(shape, length, given, per_token, free_bytes)
-    if config.mesh == "sim":
-        return size_simulated_pool(shape, length)
-    return size_host_pool(shape, length, per_token, _budget(config, free_bytes))
-
-
-def _budget(config: DeviceConfig, free_bytes: int) -> Budget:
-    given = config.engine["kv_cache_memory_bytes"]
-    if given is not None:
-        option = "--kv-cache-memory-bytes"
-        return Budget(int(given), option, option)
-    fraction = config.kv_cache_fraction or DEFAULT_HOST_FRACTION
-    origin = f"{fraction:.0%} of {free_bytes / (1 << 30):.2f} GiB free memory"
-    return Budget(int(free_bytes * fraction), origin, "--kv-cache-fraction")
-
-
-def _model_blocks(
-    candidate: Candidate, adapter: type[Any], mesh: Mesh, shape: PoolShape
-) -> int:
-    """Blocks by the token budget that the adapter class states (contract 2.13)."""
-    rows, columns = mesh.grid
-    budget = getattr(adapter, "get_max_tokens_all_users", None)
-    tokens = DEFAULT_MODEL_TOKENS
-    if budget is not None:
-        tokens = budget(
-            model_name=candidate.model.model,
-            num_devices=rows * columns,
-            tt_data_parallel=shape.lanes,
-            max_model_len=candidate.model.max_model_len,
-            max_num_seqs=shape.rows_per_lane,
-        )
-    hybrid = getattr(adapter, "_HYBRID_KV_CACHE_GROUPS_ENABLED", False)
-    return model_pool_blocks(
-        shape,
-        tokens,
-        output_tokens_per_step=candidate.capabilities.output_tokens_per_step,
-        hybrid_window=candidate.model.get_sliding_window() if hybrid else None,
-    )
-
-
-def kv_bytes_per_token(vllm_config: VllmConfig) -> int:
-    """Bytes of keys and values of one token, all layers, as the config tells."""
-    model = vllm_config.model_config
-    dtype = cast(torch.dtype, model.dtype)
-    vectors = 1 if model.use_mla else 2 * model.get_total_num_kv_heads()
-    layers = model.get_num_layers(vllm_config.parallel_config)
-    return int(layers * vectors * model.get_head_size() * dtype.itemsize)
 
 
 def _apply(pool: PoolSize, vllm_config: VllmConfig) -> None:

@@ -9,6 +9,8 @@ the same question, whether one sequence of `max_model_len` fits
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ttserve.errors import StartupError
@@ -21,6 +23,9 @@ DEFAULT_MODEL_TOKENS = 131072
 
 _GIB = 1 << 30
 _WINDOW_HEADROOM = 8
+
+SequenceBlocks = Callable[[int], int]
+"""How many blocks one sequence of so many tokens takes, in all KV groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +97,41 @@ def model_pool_blocks(
     return _blocks(tokens, shape.block_size)
 
 
-def size_model_pool(shape: PoolShape, length: Length, num_blocks: int) -> PoolSize:
-    """A pool of the model's own size, checked against the sequence length."""
-    usable = num_blocks - 1
-    tokens = _fit(length, usable, shape.block_size)
-    if tokens is None:
+def raised_pool_blocks(
+    shape: PoolShape,
+    length: Length,
+    sequence_blocks: SequenceBlocks,
+    *,
+    output_tokens_per_step: int = 1,
+) -> int:
+    """The smallest pool that admits one longest sequence and a step's output.
+
+    Hybrid models may raise their pool to it (contract 2.13). Block 0 is counted.
+    """
+    reserved = max(shape.block_size, output_tokens_per_step)
+    return 1 + sequence_blocks(length.tokens + reserved)
+
+
+def size_model_pool(
+    shape: PoolShape,
+    length: Length,
+    num_blocks: int,
+    *,
+    sequence_blocks: SequenceBlocks | None = None,
+    origin: str = "the model's token budget",
+) -> PoolSize:
+    """A pool of the model's own size, checked against the sequence length.
+
+    `sequence_blocks` is None for a model whose layers form one KV group.
+    """
+    blocks_of = sequence_blocks or (lambda tokens: _blocks(tokens, shape.block_size))
+    room = bisect_right(range(length.tokens + 1), num_blocks - 1, key=blocks_of) - 1
+    if room < length.tokens and not (length.fit and room > 0):
         raise StartupError(
             f"max_model_len {length.tokens} does not fit the KV pool of {num_blocks} "
-            f"blocks of {shape.block_size} tokens, which the model's token budget "
-            f"gives; {_advice(usable * shape.block_size)}"
+            f"blocks of {shape.block_size} tokens, which is {origin}; {_advice(room)}"
         )
-    return PoolSize(num_blocks, tokens, 0, "the model's token budget")
+    return PoolSize(num_blocks, min(room, length.tokens), 0, origin)
 
 
 def size_host_pool(

@@ -18,7 +18,8 @@ from device_service.effective import effective_configuration
 from device_service.kv.memory import free_memory_bytes
 from device_service.mesh.factory import make_mesh
 from device_service.mesh.interface import Mesh
-from device_service.resolve import Resolved, kv_bytes_per_token, resolve
+from device_service.pool import kv_bytes_per_token
+from device_service.resolve import Resolved, resolve
 from ttserve.errors import StartupError
 from ttserve.sim_model import sim_model_dir
 

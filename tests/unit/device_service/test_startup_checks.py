@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from vllm.config import VllmConfig
-from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.usage.usage_lib import UsageContext
 
 from device_service.adjustments import adjust
-from device_service.config import DeviceConfig, parse_args
 from device_service.engine_flags import CHECKED, REFUSED, SERVED
 from device_service.models.capabilities import Capabilities
 from device_service.startup_checks import (
     LAUNCH_CHECKS,
     MODEL_CHECKS,
-    Candidate,
     check_launch,
     check_model,
 )
+from tests.support.candidates import EVERYTHING, candidate, launch
 from ttserve.errors import StartupError
-from ttserve.sim_model import sim_model_dir
-
-EVERYTHING = Capabilities(supports_chunked_prefill=True, supports_prefix_caching=True)
 
 REFUSED_LAUNCHES: list[tuple[str, str, list[str], str]] = [
     ("tensor parallelism", "cpu", ["-tp", "2"], "--tensor-parallel-size 2"),
@@ -131,10 +124,6 @@ REFUSED_LAUNCHES: list[tuple[str, str, list[str], str]] = [
 ]
 
 
-def launch(mesh: str, *arguments: str) -> DeviceConfig:
-    return parse_args(["--mesh", mesh, *arguments], {})
-
-
 @pytest.mark.feature(16, 17)
 @pytest.mark.parametrize(("name", "mesh", "arguments", "says"), REFUSED_LAUNCHES)
 def test_refused_launches(
@@ -210,14 +199,6 @@ def test_no_option_is_on_two_lists() -> None:
 
 
 # -- the model ----------------------------------------------------------------
-
-
-def candidate(capabilities: Capabilities, *arguments: str) -> Candidate:
-    config = launch("sim", *arguments)
-    values: dict[str, Any] = {**config.engine, "async_scheduling": False}
-    engine_args = AsyncEngineArgs(**{**values, "model": str(sim_model_dir())})
-    vllm_config = engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
-    return Candidate(config, vllm_config, capabilities)
 
 
 def scheduler_facts(vllm_config: VllmConfig) -> tuple[bool, int, int, bool]:
