@@ -35,7 +35,7 @@ from device_service.kv.sizing import (
     size_simulated_pool,
 )
 from device_service.mesh.interface import Mesh
-from device_service.startup_checks import Candidate
+from device_service.startup_rules import Candidate
 
 logger = logging.getLogger(__name__)
 

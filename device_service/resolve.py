@@ -18,7 +18,6 @@ from vllm.config import VllmConfig
 from vllm.reasoning import ReasoningParserManager
 from vllm.transformers_utils.config import get_config
 
-from device_service.adjustments import adjust
 from device_service.config import DeviceConfig
 from device_service.kv.sizing import PoolShape, PoolSize
 from device_service.mesh.interface import Mesh
@@ -26,7 +25,8 @@ from device_service.model_source import ModelSource, Progress, find_model
 from device_service.models.capabilities import Capabilities
 from device_service.models.registry import resolve_adapter
 from device_service.pool import size_pool
-from device_service.startup_checks import Candidate, check_model
+from device_service.startup_checks import adjust, check_model
+from device_service.startup_rules import Candidate
 from device_service.vllm_config import create_vllm_config
 from device_service.wording import one_line
 from ttserve.errors import StartupError

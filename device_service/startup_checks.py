@@ -1,104 +1,65 @@
-"""What cannot be served, in two tables: read them top to bottom.
+"""What cannot be served and what is changed, in three tables: read them top to bottom.
 
 `LAUNCH_CHECKS` look at what was asked for, before the port is bound.
-`MODEL_CHECKS` look at the model and at what its adapter declares, before the
-mesh opens. An option that was set and cannot be honoured is an error; a default
-that the model cannot have is adjusted, see `device_service.adjustments`.
+`MODEL_CHECKS` look at the model and at what its adapter declares, `ADJUSTMENTS`
+fit the defaults that this model cannot have; both before the mesh opens. An option
+that was set and cannot be honoured is an error (DETAILS 35). Contract 2.4, 2.15.
+
+What vLLM's other options mean is in `device_service.engine_flags`, what a `tt`
+option accepts in `device_service.options`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
-
-from vllm.config import ModelConfig, VllmConfig
-from vllm.reasoning import ReasoningParserManager
 
 from device_service.config import DeviceConfig
 from device_service.engine_flags import refused
-from device_service.models.capabilities import Capabilities
+from device_service.startup_rules import (
+    Adjustment,
+    Candidate,
+    LaunchCheck,
+    ModelCheck,
+    bytes_given,
+    given,
+    items,
+    reasoning_parser,
+    unknown_parser,
+)
 from ttserve.errors import StartupError
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchCheck:
-    """Something that must not be asked for.
-
-    `say` names the option and what to do instead; it is filled in with vLLM's
-    engine options by field name, and with `mesh`, `hardware_only`, `reasoning`.
-    """
-
-    name: str
-    wrong: Callable[[DeviceConfig], bool]
-    say: str
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A model that is about to be served."""
-
-    config: DeviceConfig
-    vllm_config: VllmConfig
-    capabilities: Capabilities
-
-    @property
-    def model(self) -> ModelConfig:
-        """vLLM's view of the model."""
-        return self.vllm_config.model_config
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCheck:
-    """Something that the model must not be, or must not be asked for."""
-
-    name: str
-    wrong: Callable[[Candidate], bool]
-    say: str
-
-
-def _given(field: str) -> Callable[[DeviceConfig], bool]:
-    return lambda config: config.is_explicit(field)
-
-
-def _bytes_given(config: DeviceConfig) -> bool:
-    return config.kv_cache_fraction is not None or config.is_explicit(
-        "kv_cache_memory_bytes"
-    )
-
 
 LAUNCH_CHECKS = (
     LaunchCheck(
         "tensor parallelism",
-        _given("tensor_parallel_size"),
+        given("tensor_parallel_size"),
         "--tensor-parallel-size {tensor_parallel_size}: the mesh is one device to "
         "vLLM; leave it out and choose the grid with MESH_DEVICE",
     ),
     LaunchCheck(
         "pipeline parallelism",
-        _given("pipeline_parallel_size"),
+        given("pipeline_parallel_size"),
         "--pipeline-parallel-size {pipeline_parallel_size}: the mesh is one device "
         "to vLLM; leave it out and choose the grid with MESH_DEVICE",
     ),
     LaunchCheck(
         "LoRA",
-        _given("enable_lora"),
+        given("enable_lora"),
         "--enable-lora: LoRA adapters are not served; merge them into the model",
     ),
     LaunchCheck(
         "speculation",
-        _given("speculative_config"),
+        given("speculative_config"),
         "--speculative-config: speculative decoding is not built yet; leave it out",
     ),
     LaunchCheck(
         "KV connector",
-        _given("kv_transfer_config"),
+        given("kv_transfer_config"),
         "--kv-transfer-config: KV connectors and disaggregated prefill are not "
         "supported; leave it out",
     ),
     LaunchCheck(
         "KV events",
-        _given("kv_events_config"),
+        given("kv_events_config"),
         "--kv-events-config: KV events are not published; leave it out",
     ),
     LaunchCheck(
@@ -122,12 +83,12 @@ LAUNCH_CHECKS = (
     ),
     LaunchCheck(
         "reasoning parser",
-        lambda config: _unknown(_reasoning_parser(config)),
+        lambda config: unknown_parser(reasoning_parser(config)),
         "--reasoning-parser {reasoning}: vLLM knows no parser of that name",
     ),
     LaunchCheck(
         "images",
-        lambda config: any(_items(config.engine["limit_mm_per_prompt"])),
+        lambda config: any(items(config.engine["limit_mm_per_prompt"])),
         "--limit-mm-per-prompt: prompts are text only; leave it out",
     ),
     LaunchCheck(
@@ -145,6 +106,20 @@ LAUNCH_CHECKS = (
         "of --block-size {block_size}; raise it",
     ),
     LaunchCheck(
+        "a lane",
+        lambda config: config.engine["data_parallel_size"] < 1,
+        "--data-parallel-size {data_parallel_size}: must be at least 1",
+    ),
+    LaunchCheck(
+        "threshold of what is not split",
+        lambda config: (
+            config.engine["enable_chunked_prefill"] is False
+            and config.is_explicit("long_prefill_token_threshold")
+        ),
+        "--long-prefill-token-threshold {long_prefill_token_threshold} splits "
+        "prompts, --no-enable-chunked-prefill forbids it; leave one of them out",
+    ),
+    LaunchCheck(
         "null block and another",
         lambda config: (
             config.is_explicit("num_gpu_blocks_override")
@@ -157,14 +132,14 @@ LAUNCH_CHECKS = (
         "pool of the model's own size",
         lambda config: (
             config.mesh == "ttnn"
-            and (config.is_explicit("num_gpu_blocks_override") or _bytes_given(config))
+            and (config.is_explicit("num_gpu_blocks_override") or bytes_given(config))
         ),
         "the KV pool on mesh ttnn follows from the model's token budget; leave out "
         "--num-gpu-blocks-override, --kv-cache-memory-bytes and --kv-cache-fraction",
     ),
     LaunchCheck(
         "pool without bytes",
-        lambda config: config.mesh == "sim" and _bytes_given(config),
+        lambda config: config.mesh == "sim" and bytes_given(config),
         "mesh sim holds no keys and values; leave out --kv-cache-memory-bytes and "
         "--kv-cache-fraction and size the pool with --num-gpu-blocks-override",
     ),
@@ -190,6 +165,14 @@ LAUNCH_CHECKS = (
         "simulated latency",
         lambda config: config.mesh != "sim" and config.tt.sim is not None,
         "tt option sim: mesh {mesh} has no latency profile; use --mesh sim",
+    ),
+    LaunchCheck(
+        "memory for traces",
+        lambda config: (
+            config.tt.trace_mode == "none" and config.tt.trace_region_size is not None
+        ),
+        "tt option trace_region_size: with trace_mode none there are no traces; "
+        "leave one of them out",
     ),
     LaunchCheck(
         "hardware options",
@@ -238,6 +221,24 @@ MODEL_CHECKS = (
         "prompt; leave it out",
     ),
     ModelCheck(
+        "threshold of what cannot be split",
+        lambda it: (
+            it.config.is_explicit("long_prefill_token_threshold")
+            and not it.capabilities.supports_chunked_prefill
+        ),
+        "--long-prefill-token-threshold: {architecture} on mesh {mesh} cannot split a "
+        "prompt; leave it out",
+    ),
+    ModelCheck(
+        "budget of a whole prompt",
+        lambda it: (
+            it.config.is_explicit("max_num_batched_tokens") and _is_too_small(it)
+        ),
+        "--max-num-batched-tokens {max_num_batched_tokens}: prompts are prefilled "
+        "whole, so a step must take max_model_len {max_model_len}; raise it or leave "
+        "it out",
+    ),
+    ModelCheck(
         "prefix caching",
         lambda it: (
             it.config.engine["enable_prefix_caching"] is True
@@ -249,13 +250,67 @@ MODEL_CHECKS = (
 )
 
 
+ADJUSTMENTS = (
+    Adjustment(
+        "log probabilities",
+        lambda it: it.model.max_logprobs != it.config.engine["max_logprobs"],
+        None,  # our platform has limited it
+        "max_logprobs {asked_logprobs} changed to {max_logprobs}",
+    ),
+    Adjustment(
+        "prefix caching",
+        lambda it: (
+            bool(it.vllm_config.cache_config.enable_prefix_caching)
+            and not it.capabilities.supports_prefix_caching
+        ),
+        lambda it: setattr(it.vllm_config.cache_config, "enable_prefix_caching", False),
+        "prefix caching off: {architecture} cannot resume",
+    ),
+    Adjustment(
+        "chunked prefill",
+        lambda it: it.scheduler.enable_chunked_prefill and not _splits(it),
+        lambda it: setattr(it.scheduler, "enable_chunked_prefill", False),
+        "chunked prefill off: {architecture} cannot split a prompt",
+    ),
+    Adjustment(
+        "budget of a whole prompt",
+        lambda it: _is_too_small(it),
+        lambda it: setattr(
+            it.scheduler, "max_num_batched_tokens", it.model.max_model_len
+        ),
+        "max_num_batched_tokens {max_num_batched_tokens} raised to max_model_len "
+        "{max_model_len}: prompts are prefilled whole",
+    ),
+    Adjustment(
+        "images in one chunk",
+        lambda it: _splits(it) is not it.scheduler.disable_chunked_mm_input,
+        lambda it: setattr(it.scheduler, "disable_chunked_mm_input", _splits(it)),
+        "",
+    ),
+)
+
+
+def _splits(it: Candidate) -> bool:
+    """Whether prompts may be prefilled in several steps (contract 2.4)."""
+    return bool(
+        it.scheduler.enable_chunked_prefill and it.capabilities.supports_chunked_prefill
+    )
+
+
+def _is_too_small(it: Candidate) -> bool:
+    """Whether prompts come whole and the longest does not fit into a step."""
+    return (
+        not _splits(it) and it.scheduler.max_num_batched_tokens < it.model.max_model_len
+    )
+
+
 def check_launch(config: DeviceConfig) -> None:
     """Raise StartupError, a line for each thing that cannot be served."""
     values: dict[str, Any] = {
         **config.engine,
         "mesh": config.mesh,
         "hardware_only": ", ".join(config.tt.hardware_only()),
-        "reasoning": _reasoning_parser(config),
+        "reasoning": reasoning_parser(config),
     }
     problems = refused(config.engine, config.engine_defaults)
     problems += [
@@ -267,11 +322,7 @@ def check_launch(config: DeviceConfig) -> None:
 
 def check_model(candidate: Candidate) -> None:
     """Raise StartupError, a line for each thing that cannot be served."""
-    values = {
-        "architecture": candidate.model.architectures[0],
-        "quantization": candidate.model.quantization,
-        "mesh": candidate.config.mesh,
-    }
+    values = _facts(candidate)
     problems = [
         check.say.format_map(values) for check in MODEL_CHECKS if check.wrong(candidate)
     ]
@@ -279,21 +330,31 @@ def check_model(candidate: Candidate) -> None:
         raise StartupError("\n".join(problems))
 
 
-def _items(limits: dict[str, Any]) -> list[int]:
-    return [
-        int(limit.get("count", 0) if isinstance(limit, dict) else limit)
-        for limit in limits.values()
-    ]
+def adjust(candidate: Candidate) -> list[str]:
+    """Fit vLLM's configuration to what model and engine can do.
+
+    Returns a note for everything that an operator may notice.
+    """
+    notes = []
+    for adjustment in ADJUSTMENTS:
+        if not adjustment.needed(candidate):
+            continue
+        if adjustment.say:
+            notes.append(adjustment.say.format_map(_facts(candidate)))
+        if adjustment.apply is not None:
+            adjustment.apply(candidate)
+    return notes
 
 
-def _reasoning_parser(config: DeviceConfig) -> str:
-    """The parser by either option; "" where a plugin is still to bring it."""
-    if config.engine["reasoning_parser_plugin"]:
-        return ""
-    nested = config.engine["structured_outputs_config"].reasoning_parser
-    return str(config.engine["reasoning_parser"] or nested)
-
-
-def _unknown(reasoning_parser: str) -> bool:
-    known = ReasoningParserManager.list_registered()
-    return bool(reasoning_parser) and reasoning_parser not in known
+def _facts(candidate: Candidate) -> dict[str, Any]:
+    """What the messages about a model may mention."""
+    model = candidate.model
+    return {
+        "architecture": model.architectures[0],
+        "quantization": model.quantization,
+        "mesh": candidate.config.mesh,
+        "asked_logprobs": candidate.config.engine["max_logprobs"],
+        "max_logprobs": model.max_logprobs,
+        "max_model_len": model.max_model_len,
+        "max_num_batched_tokens": candidate.scheduler.max_num_batched_tokens,
+    }

@@ -106,6 +106,22 @@ def engine_options() -> list[str]:
     ]
 
 
+def checks() -> list[str]:
+    from device_service.startup_checks import ADJUSTMENTS, LAUNCH_CHECKS, MODEL_CHECKS
+
+    rejected = [(check.name, check.say) for check in (*LAUNCH_CHECKS, *MODEL_CHECKS)]
+    adjusted = [(a.name, a.say) for a in ADJUSTMENTS if a.say]
+    return [
+        "## Checks at start",
+        "",
+        "Nothing is opened before all of these have passed. Braces stand for what was "
+        "given, or for what the model is.",
+        "",
+        *table(("rejected", "message"), rejected),
+        *table(("adjusted", "note in the block that is printed at start"), adjusted),
+    ]
+
+
 def default(value: object) -> str:
     if value is None:
         return ""
@@ -113,7 +129,7 @@ def default(value: object) -> str:
 
 
 def render() -> str:
-    lines = [HEAD, *own_options(), *tt_options(), *engine_options()]
+    lines = [HEAD, *own_options(), *tt_options(), *engine_options(), *checks()]
     rows = [(f"`{name}`", meaning) for name, meaning in ENVIRONMENT]
     lines += ["## Environment", "", *table(("variable", "meaning"), rows)]
     return "\n".join(lines).rstrip() + "\n"

@@ -9,7 +9,7 @@ from vllm.usage.usage_lib import UsageContext
 
 from device_service.config import DeviceConfig, parse_args
 from device_service.models.capabilities import Capabilities
-from device_service.startup_checks import Candidate
+from device_service.startup_rules import Candidate
 from ttserve.sim_model import sim_model_dir
 
 EVERYTHING = Capabilities(supports_chunked_prefill=True, supports_prefix_caching=True)

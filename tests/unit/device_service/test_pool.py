@@ -13,11 +13,11 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from device_service.adjustments import adjust
 from device_service.kv.sizing import PoolShape, PoolSize
 from device_service.mesh.cpu import CpuMesh
 from device_service.models.capabilities import Capabilities
 from device_service.pool import size_pool
+from device_service.startup_checks import adjust
 from tests.support.candidates import EVERYTHING, candidate
 from ttserve.errors import StartupError
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from vllm.config import VllmConfig
 
-from device_service.adjustments import adjust
 from device_service.engine_flags import CHECKED, REFUSED, SERVED
 from device_service.models.capabilities import Capabilities
 from device_service.startup_checks import (
+    ADJUSTMENTS,
     LAUNCH_CHECKS,
     MODEL_CHECKS,
+    adjust,
     check_launch,
     check_model,
 )
+from device_service.startup_rules import Candidate
 from tests.support.candidates import EVERYTHING, candidate, launch
 from ttserve.errors import StartupError
 
@@ -78,6 +83,27 @@ REFUSED_LAUNCHES: list[tuple[str, str, list[str], str]] = [
         ["--max-num-batched-tokens", "63"],
         "--max-num-batched-tokens 63 is less than one block of --block-size 64",
     ),
+    (
+        "a lane",
+        "sim",
+        ["--data-parallel-size", "0"],
+        "--data-parallel-size 0: must be at least 1",
+    ),
+    (
+        "threshold of what is not split",
+        "cpu",
+        ["--no-enable-chunked-prefill", "--long-prefill-token-threshold", "512"],
+        "--long-prefill-token-threshold 512 splits prompts, --no-enable-chunked-",
+    ),
+    (
+        "memory for traces",
+        "ttnn",
+        [
+            "--additional-config",
+            '{"tt": {"trace_mode": "none", "trace_region_size": 1}}',
+        ],
+        "tt option trace_region_size: with trace_mode none there are no traces",
+    ),
     ("null block and another", "sim", ["--num-gpu-blocks-override", "1"], "at least 2"),
     (
         "pool of the model's own size",
@@ -124,7 +150,7 @@ REFUSED_LAUNCHES: list[tuple[str, str, list[str], str]] = [
 ]
 
 
-@pytest.mark.feature(16, 17)
+@pytest.mark.feature(16, 17, 18, 26)
 @pytest.mark.parametrize(("name", "mesh", "arguments", "says"), REFUSED_LAUNCHES)
 def test_refused_launches(
     name: str, mesh: str, arguments: list[str], says: str
@@ -222,11 +248,7 @@ def test_a_capable_model_is_left_alone() -> None:
 @pytest.mark.edge(1, 6, 7)
 @pytest.mark.feature(73, 74)
 def test_a_model_that_cannot_split_prompts_takes_them_whole() -> None:
-    it = candidate(
-        Capabilities(supports_prefix_caching=True),
-        "--long-prefill-token-threshold=512",
-        "--max-model-len=4096",
-    )
+    it = candidate(Capabilities(supports_prefix_caching=True), "--max-model-len=4096")
     check_model(it)
     notes = adjust(it)
     assert scheduler_facts(it.vllm_config) == (False, 4096, 0, False)
@@ -247,6 +269,8 @@ def test_a_budget_that_is_large_enough_stays() -> None:
     ]
 
 
+@pytest.mark.feature(73, 74)
+@pytest.mark.edge(1, 7)
 def test_chunked_prefill_off_by_choice_is_no_adjustment() -> None:
     it = candidate(EVERYTHING, "--no-enable-chunked-prefill", "--max-model-len=1024")
     assert adjust(it) == []
@@ -283,9 +307,24 @@ REFUSED_MODELS: list[tuple[str, Capabilities, list[str], str]] = [
         "--enable-prefix-caching: LlamaForCausalLM on mesh sim cannot resume",
     ),
     ("block output", Capabilities(output_tokens_per_step=256), [], "several tokens"),
+    (
+        "threshold of what cannot be split",
+        Capabilities(supports_prefix_caching=True),
+        ["--long-prefill-token-threshold", "512"],
+        "--long-prefill-token-threshold: LlamaForCausalLM on mesh sim cannot split",
+    ),
+    (
+        "budget of a whole prompt",
+        Capabilities(),
+        ["--max-num-batched-tokens", "2048", "--max-model-len", "4096"],
+        "--max-num-batched-tokens 2048: prompts are prefilled whole, so a step must "
+        "take max_model_len 4096; raise it or leave it out",
+    ),
 ]
 
 
+@pytest.mark.feature(16, 74)
+@pytest.mark.edge(6)
 @pytest.mark.parametrize(("name", "capabilities", "arguments", "says"), REFUSED_MODELS)
 def test_refused_models(
     name: str, capabilities: Capabilities, arguments: list[str], says: str
@@ -295,7 +334,79 @@ def test_refused_models(
         check_model(it)
     (line,) = str(caught.value).splitlines()
     assert says in line
-    assert name in {check.name for check in MODEL_CHECKS}
+    (check,) = (check for check in MODEL_CHECKS if check.name == name)
+    assert check.wrong(it)
+
+
+REFUSED_KINDS: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "encoder-decoder",
+        {"is_encoder_decoder": True},
+        "Some is an encoder-decoder model; only decoder-only",
+    ),
+    ("pooling", {"runner_type": "pooling"}, "Some does not generate text"),
+    ("state-space layers", {"has_inner_state": True}, "mesh cpu does not serve them"),
+    ("state-space layers", {"is_attention_free": True}, "a state instead of keys"),
+    ("quantized weights", {"quantization": "awq"}, "Some is quantized (awq)"),
+]
+
+
+@pytest.mark.feature(16, 18)
+@pytest.mark.parametrize(("name", "facts", "says"), REFUSED_KINDS)
+def test_kinds_of_models_that_are_refused(
+    name: str, facts: dict[str, Any], says: str
+) -> None:
+    """vLLM takes seconds to find these facts out, so here they are just said."""
+    plain: dict[str, Any] = {
+        "architectures": ["Some"],
+        "is_encoder_decoder": False,
+        "runner_type": "generate",
+        "has_inner_state": False,
+        "is_attention_free": False,
+        "quantization": None,
+        "max_model_len": 512,
+        "max_logprobs": 20,
+    }
+    scheduler = SimpleNamespace(enable_chunked_prefill=True, max_num_batched_tokens=512)
+    for model, problems in ((plain, []), (plain | facts, [name])):
+        vllm_config: Any = SimpleNamespace(
+            model_config=SimpleNamespace(**model), scheduler_config=scheduler
+        )
+        it = Candidate(launch("cpu"), vllm_config, EVERYTHING)
+        assert [check.name for check in MODEL_CHECKS if check.wrong(it)] == problems
+    with pytest.raises(StartupError, match=re.escape(says)):
+        check_model(it)
+
+
+def test_every_model_check_is_in_a_table_above() -> None:
+    shown = {row[0] for row in (*REFUSED_MODELS, *REFUSED_KINDS)}
+    assert shown == {check.name for check in MODEL_CHECKS}
+
+
+ADJUSTED = [
+    ("log probabilities", EVERYTHING, ["--max-logprobs", "50"]),
+    ("prefix caching", Capabilities(supports_chunked_prefill=True), []),
+    ("chunked prefill", Capabilities(supports_prefix_caching=True), []),
+    ("budget of a whole prompt", Capabilities(supports_prefix_caching=True), []),
+    ("images in one chunk", EVERYTHING, []),
+]
+
+
+@pytest.mark.feature(15)
+@pytest.mark.parametrize(("name", "capabilities", "arguments"), ADJUSTED)
+def test_adjusting_twice_changes_nothing(
+    name: str, capabilities: Capabilities, arguments: list[str]
+) -> None:
+    it = candidate(capabilities, *arguments)
+    (adjustment,) = (a for a in ADJUSTMENTS if a.name == name)
+    assert adjustment.needed(it)
+    adjust(it)
+    # What vLLM's platform has limited stays to be said.
+    assert adjustment.needed(it) is (adjustment.apply is None)
+
+
+def test_every_adjustment_is_in_the_table_above() -> None:
+    assert [row[0] for row in ADJUSTED] == [a.name for a in ADJUSTMENTS]
 
 
 def test_paths_are_not_models(tmp_path: Path) -> None:
