@@ -29,6 +29,7 @@ from device_service.assembly import (
 from device_service.grammar import Grammars, normalise_structured_outputs
 from device_service.mesh.driver import LoadSpec, load_model
 from device_service.mesh.factory import make_mesh
+from device_service.models.probe import probed
 from device_service.models.registry import resolve_adapter
 from device_service.records import (
     AbortCause,
@@ -118,7 +119,7 @@ class Rig:
         self.vocab_size = model_config.get_vocab_size()
         self.mesh = make_mesh(mesh, dict(mesh_options or {}))
         self.mesh.open()
-        adapter = resolve_adapter(model_config.architectures[0], mesh)
+        adapter = probed(resolve_adapter(model_config.architectures[0], mesh))
         loaded = load_model(
             adapter,
             self.mesh,
@@ -133,6 +134,8 @@ class Rig:
             ),
         )
         self.driver = loaded.allocate(num_blocks, model_config.max_model_len)
+        self.driver.warm_up(lambda _: None)
+        (self.probe,) = adapter.made
         plan = kv_cache_plan(self.config, num_blocks)
         self._hasher = block_hasher(self.config, plan)
         self.grammars = Grammars(self.config)
@@ -150,9 +153,10 @@ class Rig:
         self._handles = itertools.count(1)
 
     def close(self) -> None:
-        """Release the mesh."""
+        """Release the mesh. The adapter was called as the contract says."""
         self.driver.close()
         self.mesh.close()
+        assert self.probe.breaches == []
 
     def __enter__(self) -> Rig:
         return self

@@ -1,8 +1,8 @@
 """The keywords of the calls that an adapter gets (contract 1.6 to 1.8).
 
-Every call is made with keywords only. A key that is `NotRequired` is left out
-where its condition does not hold, so an adapter that does not declare what the
-condition needs need not take it. Not sent at all, since what they are for is
+Every call is made with keywords only. The keys of a class with `total=False` are
+left out where their conditions do not hold, so an adapter that does not declare
+what a condition needs need not take them. Not sent at all, since what they are for is
 not served yet: `pixel_values` and `image_grid_thw` (images),
 `rope_deltas_all_users` (request-specific RoPE), `page_tables_per_layer` (more
 than one KV group), `spec_mode` and its companions (speculation).
@@ -10,7 +10,7 @@ than one KV group), `spec_mode` and its companions (speculation).
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -26,23 +26,40 @@ class WarmUpPrefillCall(TypedDict):
     can_sample_on_device: bool
 
 
-class WarmUpDecodeCall(TypedDict):
-    """Of `warmup_model_decode`.
-
-    max_batch_size: rows of all lanes. num_blocks: W, not the pool's blocks. The
-    last two come only where device grammar is enabled.
-    """
+class AlwaysOfWarmUpDecode(TypedDict):
+    """What comes with every call of `warmup_model_decode`."""
 
     kv_cache: Any
     enable_trace: bool
     max_batch_size: int
     num_blocks: int
     can_sample_on_device: bool
-    can_sample_device_grammar: NotRequired[bool]
-    sampling_trace_variants_prepared: NotRequired[bool]
 
 
-class PrefillCall(TypedDict):
+class WarmUpDecodeCall(AlwaysOfWarmUpDecode, total=False):
+    """Of `warmup_model_decode`.
+
+    max_batch_size: rows of all lanes. num_blocks: W, not the pool's blocks. The
+    last two come only where device grammar is enabled.
+    """
+
+    can_sample_device_grammar: bool
+    sampling_trace_variants_prepared: bool
+
+
+class AlwaysOfPrefill(TypedDict):
+    """What comes with every call of `prefill_forward`."""
+
+    tokens: torch.Tensor
+    page_table: torch.Tensor
+    kv_cache: Any
+    enable_trace: bool
+    prompt_lens: np.ndarray
+    start_pos: np.ndarray | torch.Tensor
+    empty_slots: list[int]
+
+
+class PrefillCall(AlwaysOfPrefill, total=False):
     """Of `prefill_forward`, one chunk or prompt for each of `n` rows.
 
     tokens int32 [n, max(prompt_lens)], from position 0: only [start_pos,
@@ -56,18 +73,22 @@ class PrefillCall(TypedDict):
     read_from_device, False, only where the adapter has `read_prefill_output`.
     """
 
+    sampling_params: TTSamplingParams
+    read_from_device: bool
+
+
+class AlwaysOfDecode(TypedDict):
+    """What comes with every call of `decode_forward`."""
+
     tokens: torch.Tensor
+    start_pos: torch.Tensor
     page_table: torch.Tensor
     kv_cache: Any
     enable_trace: bool
-    prompt_lens: np.ndarray
-    start_pos: np.ndarray | torch.Tensor
-    empty_slots: list[int]
-    sampling_params: NotRequired[TTSamplingParams]
-    read_from_device: NotRequired[bool]
+    read_from_device: bool
 
 
-class DecodeCall(TypedDict):
+class DecodeCall(AlwaysOfDecode, total=False):
     """Of `decode_forward`, one token for each of `B` rows.
 
     tokens int32 [B, 1], 0 in a row without a request. start_pos int32 [B], -1
@@ -86,19 +107,13 @@ class DecodeCall(TypedDict):
     before the device samples (contract 1.11).
     """
 
-    tokens: torch.Tensor
-    start_pos: torch.Tensor
-    page_table: torch.Tensor
-    kv_cache: Any
-    enable_trace: bool
-    read_from_device: bool
-    sampling_params: NotRequired[TTSamplingParams]
-    prompt_tokens: NotRequired[torch.Tensor]
-    output_tokens: NotRequired[torch.Tensor]
-    slot_remap: NotRequired[torch.Tensor]
-    reset_batch: NotRequired[bool]
-    reload_inputs: NotRequired[bool]
-    reload_page_table: NotRequired[bool]
-    reload_sampling_params: NotRequired[bool]
-    reset_sampling_state: NotRequired[bool]
-    defer_device_sampling: NotRequired[Literal[True]]
+    sampling_params: TTSamplingParams
+    prompt_tokens: torch.Tensor
+    output_tokens: torch.Tensor
+    slot_remap: torch.Tensor
+    reset_batch: bool
+    reload_inputs: bool
+    reload_page_table: bool
+    reload_sampling_params: bool
+    reset_sampling_state: bool
+    defer_device_sampling: Literal[True]
