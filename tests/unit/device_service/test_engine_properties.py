@@ -1,4 +1,7 @@
-"""Random traffic against the engine; the oracle is the simulated model's own rule."""
+"""Random traffic against the engine.
+
+The oracle is the simulated model's own rule, and the contract probe for the calls.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,8 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
         yield made
 
 
-@pytest.mark.feature(58)
+@pytest.mark.feature(42, 56, 58, 76, 99, 101, 105)
+@pytest.mark.edge(21, 22, 58)
 @settings(
     max_examples=25,
     deadline=None,
@@ -103,3 +107,4 @@ def test_no_token_is_lost_doubled_or_wrong(
             assert all(row.tokens == 1 and row.produced_tokens <= 1 for row in rows)
             assert not any(row.intermediate_chunk for row in rows)
     rig.assert_nothing_is_held()
+    assert rig.probe.breaches == []

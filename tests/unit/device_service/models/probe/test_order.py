@@ -55,7 +55,6 @@ WARM: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.feature(39)
 @pytest.mark.parametrize(
     "order", [[P, D], [P, D, DT], [P, D, PT, DT], [P, D, PREPARE, PT, CAPTURE, DT]]
 )
@@ -66,7 +65,6 @@ def test_orders_of_warm_up(order: list[str]) -> None:
     assert probe.breaches == []
 
 
-@pytest.mark.feature(39)
 @pytest.mark.parametrize(
     "order",
     [
@@ -126,8 +124,6 @@ def test_layers_that_cannot_be_allocated(specs: Any) -> None:
 # ------------------------------------------------------------------------ readback
 
 
-@pytest.mark.feature(110)
-@pytest.mark.edge(31)
 def test_an_output_is_read_and_processed_once(decoding: Any) -> None:
     output = decoding.decode_forward(**decode_call())
     host_output, _ = decoding.read_decode_output(output, async_read=True)
@@ -160,7 +156,6 @@ def test_tokens_are_not_logits(decoding: Any) -> None:
         read(decoding, output, is_tokens=True)
 
 
-@pytest.mark.feature(129)
 @pytest.mark.parametrize("rows", [[0, 0], [0, 1], (0, 2)])
 def test_rows_that_cannot_be_read(decoding: Any, rows: Any) -> None:
     output = decoding.decode_forward(**decode_call())
@@ -168,7 +163,6 @@ def test_rows_that_cannot_be_read(decoding: Any, rows: Any) -> None:
         read(decoding, output, rows=rows)
 
 
-@pytest.mark.feature(129)
 def test_rows_are_frozen_when_they_are_transferred(decoding: Any) -> None:
     output = decoding.decode_forward(**decode_call())
     output, _ = decoding.read_decode_output(output, async_read=True, sample_rows=[2, 0])
@@ -274,8 +268,6 @@ MOVED_TABLE = {
 }
 
 
-@pytest.mark.feature(108, 112)
-@pytest.mark.edge(34)
 @pytest.mark.parametrize(
     ("between", "changes", "said"),
     [
@@ -301,7 +293,6 @@ def test_commands_that_leave_stale_things_on_the_device(
         decoding.decode_forward(**stepped(decode_call(**STEADY), 2) | changes)
 
 
-@pytest.mark.feature(108)
 @pytest.mark.parametrize("commands", [STILL, RELOAD])
 def test_what_is_new_after_host_sampling(
     decoding: Any, commands: dict[str, bool]
@@ -334,7 +325,6 @@ def _without_commands(call: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in call.items() if name not in RESET}
 
 
-@pytest.mark.feature(112)
 def test_the_older_contract_is_told_reset_batch_and_nothing_else() -> None:
     probe = serving(Legacy)
     probe.prefill_forward(**prefill_call())
@@ -373,7 +363,6 @@ def test_the_older_contract_is_told_reset_batch_and_nothing_else() -> None:
         ("presence_penalty", [0.5, 0.0, 0.0, 0.0], "no token history although a row"),
     ],
 )
-@pytest.mark.edge(37)
 def test_sampling_parameters(decoding: Any, name: str, values: Any, said: str) -> None:
     params = sampling(GRID, **{name: values})
     with pytest.raises(ContractBreach, match=said):
@@ -411,7 +400,6 @@ def _deferred_call() -> dict[str, Any]:
     return call
 
 
-@pytest.mark.feature(131)
 def test_a_deferred_step_is_sampled_once_and_before_the_next(decoding: Any) -> None:
     deferred = decoding.decode_forward(**_deferred_call())
     with pytest.raises(ContractBreach, match="before the deferred step was sampled"):
@@ -423,7 +411,6 @@ def test_a_deferred_step_is_sampled_once_and_before_the_next(decoding: Any) -> N
         decoding.sample_decode_on_device(deferred, **arguments)
 
 
-@pytest.mark.feature(132)
 @pytest.mark.parametrize(
     ("mask", "said"),
     [

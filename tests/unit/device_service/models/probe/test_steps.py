@@ -123,7 +123,6 @@ def test_lanes_name_blocks_of_their_own() -> None:
     _refused(serving(), "prefill_forward", prefill_call(page_table=table), "both write")
 
 
-@pytest.mark.feature(76)
 def test_a_chunk_goes_on_where_the_last_one_ended(decoding: Any) -> None:
     def second(start: int) -> dict[str, Any]:
         return prefill_call(
@@ -138,7 +137,6 @@ def test_a_chunk_goes_on_where_the_last_one_ended(decoding: Any) -> None:
     _refused(decoding, "prefill_forward", second(4), "has come to 8")
 
 
-@pytest.mark.edge(21)
 def test_a_prefill_must_not_land_on_a_live_slot(decoding: Any) -> None:
     _refused(decoding, "prefill_forward", prefill_call(), "held by a request")
 
@@ -177,8 +175,6 @@ def test_what_is_not_declared_is_not_used() -> None:
         read(probe, output, rows=[0])
 
 
-@pytest.mark.feature(56)
-@pytest.mark.edge(58)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -207,7 +203,6 @@ def test_decodes(decoding: Any, changes: dict[str, Any], said: str) -> None:
     _refused(decoding, "decode_forward", decode_call(**changes), said)
 
 
-@pytest.mark.feature(42)
 def test_a_number_of_rows_that_was_not_warmed_up(decoding: Any) -> None:
     call = decode_call()
     three = {name: call[name][:3] for name in ("tokens", "start_pos", "page_table")}
@@ -216,7 +211,6 @@ def test_a_number_of_rows_that_was_not_warmed_up(decoding: Any) -> None:
     )
 
 
-@pytest.mark.feature(41, 42)
 def test_another_page_table_width_than_the_one_warmed_up(decoding: Any) -> None:
     call = decode_call()
     wider = torch.nn.functional.pad(call["page_table"], (0, 1))
