@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import torch
@@ -30,13 +30,12 @@ from device_service.assembly import (
 from device_service.config import parse_args
 from device_service.device import Device
 from device_service.engine import Engine
-from device_service.grammar import Grammars
 from device_service.mesh.factory import make_mesh
-from device_service.mesh.interface import Driver
+from device_service.mesh.interface import Driver, Mesh
 from device_service.records import Admitted, StepRecord, StepUpdates
 from device_service.resolve import Resolved, resolve
-from device_service.sampling.host_sampler import HostSampler
 from device_service.sampling.interface import HostSampling, TokenSampler
+from device_service.sampling_policy import host_sampling
 from device_service.scheduling.interleave import InterleaveConfig
 from device_service.startup import SWITCH_INTERVAL_SECONDS
 
@@ -93,6 +92,7 @@ class InProcessEngine:
             {"mesh_device": config.environment.mesh_device, "sim": config.tt.sim},
         )
         self.resolved = resolve(config, mesh, lambda _: None)
+        self._mesh = mesh
         self._device = Device(mesh)
         self._handles = itertools.count(1)
         vllm_config = self.resolved.vllm_config
@@ -172,7 +172,7 @@ class InProcessEngine:
             ),
             InterleaveConfig(),
             seams.driver(driver),
-            _host_sampling(resolved, seams),
+            _host_sampling(resolved, self._mesh, driver, seams),
             clock=seams.clock,
         )
         freeze_gc_heap()
@@ -180,12 +180,8 @@ class InProcessEngine:
         return engine
 
 
-def _host_sampling(resolved: Resolved, seams: Seams) -> HostSampling:
-    vllm_config = resolved.vllm_config
-    sampler = HostSampler(
-        vllm_config,
-        vllm_config.model_config.get_vocab_size(),
-        resolved.shape.rows_per_lane * resolved.shape.lanes,
-        position_keyed_seeds=True,
-    )
-    return HostSampling(seams.sampler(sampler), Grammars(vllm_config))
+def _host_sampling(
+    resolved: Resolved, mesh: Mesh, driver: Driver, seams: Seams
+) -> HostSampling:
+    sampling = host_sampling(resolved, mesh, driver)
+    return replace(sampling, sampler=seams.sampler(sampling.sampler))

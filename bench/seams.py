@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from bench.engine import Recorder, Seams
@@ -112,19 +113,19 @@ def _spent(turn: list[Mark]) -> Spent:
 
 class _Handle:
     def __init__(self, handle: StepHandle, mark: Callable[[str], None]) -> None:
-        self._handle = handle
+        self.inner = handle
         self._mark = mark
 
     def is_done(self) -> bool:
-        return self._handle.is_done()
+        return self.inner.is_done()
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        self._handle.on_done(callback)
+        self.inner.on_done(callback)
 
     def result(self) -> StepResult:
         self._mark("result")
         try:
-            return self._handle.result()
+            return self.inner.result()
         finally:
             self._mark("result_there")
 
@@ -133,6 +134,10 @@ class _Driver:
     def __init__(self, driver: Driver, mark: Callable[[str], None]) -> None:
         self._driver = driver
         self._mark = mark
+
+    @property
+    def device_grammar(self) -> bool:
+        return self._driver.device_grammar
 
     def decode_rows(self, highest_row: int) -> int:
         self._mark("rows")
@@ -146,6 +151,13 @@ class _Driver:
         handle = self._driver.decode(step)
         self._mark("queued")
         return _Handle(handle, self._mark)
+
+    def sample_deferred(
+        self, handle: StepHandle, bitmask: npt.NDArray[np.int32] | None
+    ) -> StepHandle:
+        assert isinstance(handle, _Handle)
+        sampled = self._driver.sample_deferred(handle.inner, bitmask)
+        return _Handle(sampled, self._mark)
 
     def release_row(self, row: int) -> None:
         self._driver.release_row(row)

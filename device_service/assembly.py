@@ -30,6 +30,7 @@ from device_service.live import LiveRequests
 from device_service.mesh.interface import Driver
 from device_service.outcome import Outcomes
 from device_service.sampling.interface import HostSampling
+from device_service.sampling.site import SiteRule
 from device_service.scheduling.interleave import InterleaveConfig, InterleavePolicy
 from device_service.scheduling.lane import Lane, LaneLimits
 from device_service.scheduling.planner import Planner
@@ -140,7 +141,9 @@ def build_engine(
         lanes=lanes,
         live=live,
         board=board,
-        planner=Planner(lanes, InterleavePolicy(interleave)),
+        planner=Planner(
+            lanes, InterleavePolicy(interleave), SiteRule(sampling.site, live.by_id)
+        ),
         pipeline=Pipeline(lanes, live, driver, sampling.grammars, clock),
         outcomes=Outcomes(
             lanes,

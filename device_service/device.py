@@ -23,6 +23,7 @@ from device_service.mesh.driver import (
     load_model,
 )
 from device_service.mesh.interface import Mesh
+from device_service.mesh.warm_up import DeviceSampling
 from device_service.resolve import Resolved
 from ttserve.errors import StartupError
 
@@ -61,6 +62,7 @@ class Device:
             trace_mode=TraceMode(tt.trace_mode),
             optimizations=tt.optimizations,
             revision=model.revision,
+            device_sampling=_device_sampling(resolved),
         )
         return load_model(resolved.adapter, self._mesh, spec)
 
@@ -86,6 +88,21 @@ class Device:
                 self._driver.close()
         finally:
             self._mesh.close()
+
+
+def _device_sampling(resolved: Resolved) -> DeviceSampling:
+    """What the device is to sample (contract 2.8); a mode was checked before."""
+    mode = resolved.config.tt.sample_on_device_mode
+    overlapped = resolved.vllm_config.scheduler_config.async_scheduling
+    return DeviceSampling(
+        prefill=mode == "all",
+        decode=mode is not None,
+        grammar=(
+            mode is not None
+            and resolved.capabilities.supports_device_grammar
+            and not overlapped
+        ),
+    )
 
 
 def _check_real_size(loaded: LoadedModel, resolved: Resolved) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Rows
 
-from vllm.v1.request import RequestStatus
+from vllm.v1.request import Request, RequestStatus
 
 from device_service.records import AbortCause, Admitted, Finish, FinishKind
+from device_service.sampling.facts import SamplingFacts
 from device_service.sampling.interface import HostSampling
 from device_service.scheduling.lane import Lane
 from device_service.sequence import Sequence
@@ -56,12 +57,19 @@ class LiveRequests:
         priority = admitted.request.priority if self._by_priority else 0
         sequence = Sequence.admit(
             admitted,
+            self._facts(admitted.request),
             lane=lane.number,
             order=(priority, self._arrivals),
             now=self._clock(),
         )
         self.by_id[sequence.request_id] = sequence
         lane.waiting.add(sequence)
+
+    def _facts(self, request: Request) -> SamplingFacts:
+        params = request.sampling_params
+        assert params is not None
+        vocab_size = self._sampling.site.vocab_size
+        return SamplingFacts.of(params, request.num_prompt_tokens, vocab_size)
 
     def grammar_ready(self, request_id: str, error: TTServeError | None) -> None:
         """Let a request go on whose grammar is compiled, or end it."""

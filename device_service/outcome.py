@@ -23,6 +23,7 @@ from device_service.records import (
     SamplingRow,
     StepRecord,
 )
+from device_service.sampling.from_device import sampled_on_device
 from device_service.sampling.interface import HostSampling
 from device_service.scheduling.lane import Lane
 from device_service.sequence import Sequence
@@ -141,6 +142,8 @@ class Outcomes:
         ]
         if not wanted:
             return {}
+        if result.tokens is not None:
+            return self._take_over(step, result, wanted)
         assert result.logits is not None
         logits, bitmask = result.logits, step.bitmask
         if len(wanted) < len(step.plan.rows):
@@ -149,6 +152,19 @@ class Outcomes:
         rows = [_sampling_row(step.plan.rows[i], step.sequences[i]) for i in wanted]
         sampled = self._sampling.sampler.sample(logits, rows, bitmask)
         return {row.row: (sampled, place) for place, row in enumerate(rows)}
+
+    def _take_over(
+        self, step: InFlight, result: StepResult, wanted: list[int]
+    ) -> dict[int, tuple[Sampled, int]]:
+        """What the device has sampled for these rows of the plan."""
+        assert result.tokens is not None
+        sampled = sampled_on_device(
+            result.tokens,
+            result.logprobs,
+            [sequence.top_logprobs for sequence in step.sequences],
+            self._sampling.site.vocab_size,
+        )
+        return {step.plan.rows[i].row: (sampled, i) for i in wanted}
 
     def _take_token(
         self, sequence: Sequence, sampled: Sampled, place: int

@@ -13,6 +13,7 @@ from device_service.records import (
     UpdateSink,
     WaitingReason,
 )
+from device_service.sampling.facts import SamplingFacts
 
 OrderKey = tuple[int, int]
 
@@ -39,6 +40,7 @@ class Sequence:
     order: OrderKey
     admitted_at: float
     awaits_grammar: bool
+    sampling: SamplingFacts
     row: int | None = None
     is_finished: bool = False
     prefill_report: PrefillReport | None = None
@@ -46,7 +48,13 @@ class Sequence:
 
     @classmethod
     def admit(
-        cls, admitted: Admitted, *, lane: int, order: OrderKey, now: float
+        cls,
+        admitted: Admitted,
+        sampling: SamplingFacts,
+        *,
+        lane: int,
+        order: OrderKey,
+        now: float,
     ) -> Sequence:
         """Begin the life of an admitted request, waiting in its lane."""
         sequence = cls(
@@ -60,6 +68,7 @@ class Sequence:
             order=order,
             admitted_at=now,
             awaits_grammar=admitted.awaits_grammar,
+            sampling=sampling,
         )
         sequence.events.append((EventKind.QUEUED, now))
         return sequence

@@ -38,12 +38,12 @@ from device_service.device import Device
 from device_service.device_thread import DeviceThread
 from device_service.effective import effective_configuration
 from device_service.engine import Engine
-from device_service.grammar import Grammars, normalise_structured_outputs
+from device_service.grammar import normalise_structured_outputs
 from device_service.mesh.factory import make_mesh
 from device_service.mesh.interface import Driver, Mesh
 from device_service.resolve import Resolved, resolve
-from device_service.sampling.host_sampler import HostSampler
 from device_service.sampling.interface import HostSampling
+from device_service.sampling_policy import host_sampling
 from device_service.scheduling.interleave import InterleaveConfig
 from device_service.server import DeviceServer
 from device_service.serving import ServiceOptions
@@ -148,11 +148,11 @@ class _Service:
             loaded = await call(self._device.load, resolved)
         async with _stage("allocating the KV cache"):
             driver = await call(self._device.allocate, loaded, resolved)
-        async with _stage("preparing sampling and grammars"):
-            sampling = await call(_host_sampling, resolved, description)
         if self._config.tt.enable_model_warmup:
             async with _stage("warming up"):
                 await call(self._device.warm_up)
+        async with _stage("preparing sampling and grammars"):
+            sampling = await call(host_sampling, resolved, self._mesh, driver)
         engine = await call(_engine, resolved, driver, sampling)
         await call(freeze_gc_heap)
         await self._open(engine, resolved, description, sampling)
@@ -183,20 +183,6 @@ class _Service:
 def _describe(resolved: Resolved, mesh: Mesh) -> tuple[ModelDescription, Bundle]:
     bundle = bundle_of(resolved)
     return describe(resolved, mesh, bundle.sha256), bundle
-
-
-def _host_sampling(resolved: Resolved, description: ModelDescription) -> HostSampling:
-    """The sampler and the grammars, warm: the first request must not pay."""
-    sampler = HostSampler(
-        resolved.vllm_config,
-        description.vocab_size,
-        description.scheduling.total_rows,
-        # Where the mesh is ours, host and device draw alike (DETAILS 25).
-        position_keyed_seeds=resolved.config.mesh != "ttnn",
-    )
-    grammars = Grammars(resolved.vllm_config)
-    grammars.warm_up()
-    return HostSampling(sampler, grammars)
 
 
 def _engine(resolved: Resolved, driver: Driver, sampling: HostSampling) -> Engine:

@@ -144,12 +144,6 @@ LAUNCH_CHECKS = (
         "--kv-cache-fraction and size the pool with --num-gpu-blocks-override",
     ),
     LaunchCheck(
-        "device sampling",
-        lambda config: config.tt.sample_on_device_mode is not None,
-        "tt option sample_on_device_mode: device sampling is not built yet; leave "
-        "it out",
-    ),
-    LaunchCheck(
         "compatible sampling",
         lambda config: config.tt.always_compat_sampling,
         "tt option always_compat_sampling: true is not supported; leave it out, "
@@ -246,6 +240,15 @@ MODEL_CHECKS = (
         ),
         "--enable-prefix-caching: {architecture} on mesh {mesh} cannot resume from "
         "cached blocks; leave it out",
+    ),
+    ModelCheck(
+        "device sampling",
+        lambda it: (
+            it.config.tt.sample_on_device_mode is not None
+            and not it.capabilities.supports_sample_on_device
+        ),
+        "tt option sample_on_device_mode: {architecture} on mesh {mesh} cannot sample "
+        "on the device; leave it out",
     ),
 )
 

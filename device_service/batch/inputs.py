@@ -12,6 +12,30 @@ from dataclasses import dataclass
 
 import torch
 
+from device_service.sampling.facts import SamplingFacts
+
+
+@dataclass(frozen=True, slots=True)
+class StepSampling:
+    """How the device is to choose a step's tokens.
+
+    rows: one entry per row handed to the model, padding included; the same
+    object for as long as nothing in it changes. prompt_tokens, output_tokens:
+    int32 [all rows of the mesh, L], padded with -1, only when some row has a
+    penalty, and then of those rows only. deferred: the forward comes first and
+    the choice when the grammar masks are there (contract 1.11).
+    """
+
+    rows: tuple[SamplingFacts, ...]
+    prompt_tokens: torch.Tensor | None = None
+    output_tokens: torch.Tensor | None = None
+    deferred: bool = False
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether any row asks for log probabilities."""
+        return any(row.num_logprobs >= 0 for row in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillInput:
@@ -20,7 +44,8 @@ class PrefillInput:
     tokens int32 [n, max(prompt_lens)]: only [start_pos, prompt_lens) of a row
     is this step's work. page_table int32 [n, W]. prompt_lens int64 [n]: end of
     the chunk. start_pos int32 [n]: tokens computed before. slots: the device
-    row of each prompt. emits: whether the row completes its prompt.
+    row of each prompt. emits: whether the row completes its prompt. sampling:
+    None when the host samples.
     """
 
     tokens: torch.Tensor
@@ -29,6 +54,7 @@ class PrefillInput:
     start_pos: torch.Tensor
     slots: tuple[int, ...]
     emits: tuple[bool, ...]
+    sampling: StepSampling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +62,14 @@ class DecodeInput:
     """A decode step at a fixed shape.
 
     tokens int32 [B, 1], positions int32 [B], page_table int32 [B, W].
-    sample_rows: merged rows whose logits are wanted, in plan order.
+    sample_rows: merged rows whose results are wanted, in plan order. sampling:
+    None when the host samples. layout_changed: other rows or other requests than
+    in the decode step that was built before.
     """
 
     tokens: torch.Tensor
     positions: torch.Tensor
     page_table: torch.Tensor
     sample_rows: tuple[int, ...]
+    sampling: StepSampling | None = None
+    layout_changed: bool = True

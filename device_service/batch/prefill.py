@@ -8,8 +8,8 @@ from collections.abc import Sequence as Rows
 import numpy as np
 import torch
 
-from device_service.batch.inputs import PrefillInput
-from device_service.records import StepPlan
+from device_service.batch.inputs import PrefillInput, StepSampling
+from device_service.records import SamplingSite, StepPlan
 from device_service.scheduling.lane import Lane
 from device_service.sequence import Sequence
 
@@ -37,4 +37,11 @@ def build_prefill(
         start_pos=torch.tensor([row.start for row in plan.rows], dtype=torch.int32),
         slots=tuple(row.row for row in plan.rows),
         emits=tuple(row.emits for row in plan.rows),
+        sampling=_sampling(plan, live),
     )
+
+
+def _sampling(plan: StepPlan, live: Mapping[str, Sequence]) -> StepSampling | None:
+    if plan.sampling.site is not SamplingSite.DEVICE:
+        return None
+    return StepSampling(tuple(live[row.request_id].sampling for row in plan.rows))

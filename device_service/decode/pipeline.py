@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from device_service.batch.decode import build_decode
+from device_service.batch.decode import DecodeBuilder
 from device_service.batch.prefill import build_prefill
 from device_service.live import LiveRequests
 from device_service.mesh.interface import Driver, StepHandle, StepResult
@@ -16,6 +17,8 @@ from device_service.records import Phase, SamplingSite, StepPlan
 from device_service.sampling.interface import GrammarKeeper
 from device_service.scheduling.lane import Lane
 from device_service.sequence import Sequence
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Pipeline:
         self._driver = driver
         self._grammars = grammars
         self._clock = clock
+        self._decodes = DecodeBuilder(live.by_id, lanes)
         self._in_flight: deque[InFlight] = deque()
 
     def __len__(self) -> int:
@@ -90,18 +94,21 @@ class Pipeline:
         sequences = tuple(self._live.by_id[row.request_id] for row in plan.rows)
         padded = 0
         handle: StepHandle
-        bitmask = None
+        bitmask, deferred = None, False
         try:
             if plan.phase is Phase.DECODE:
                 padded = self._driver.decode_rows(plan.rows[-1].row)
-                step = build_decode(plan, self._live.by_id, self._lanes, padded)
+                step = self._decodes.build(plan, padded)
                 handle = self._driver.decode(step)
+                deferred = step.sampling is not None and step.sampling.deferred
             else:
                 prompts = build_prefill(plan, self._live.by_id, self._lanes)
                 handle = self._driver.prefill(prompts)
             submitted = self._clock()
             # After the submission, so that masks are made while the mesh works.
-            if plan.sampling.site is not SamplingSite.NONE:
+            if deferred:
+                handle = self._sample_deferred(plan, sequences, handle)
+            elif plan.sampling.site is SamplingSite.HOST:
                 bitmask = self._mask(plan, sequences)
         except Exception as error:  # noqa: BLE001 - a failed step, see docstring
             handle, submitted = _FailedSubmission(error), self._clock()
@@ -110,6 +117,21 @@ class Pipeline:
                 plan, sequences, handle, bitmask, padded, planning_began, submitted
             )
         )
+
+    def _sample_deferred(
+        self, plan: StepPlan, sequences: tuple[Sequence, ...], handle: StepHandle
+    ) -> StepHandle:
+        """Give a forward that waits for its grammar masks what it waits for.
+
+        A forward whose masks cannot be made cannot be taken back, so the mesh
+        is told in any case and gives up (contract 1.11).
+        """
+        try:
+            bitmask = self._mask(plan, sequences)
+        except Exception:
+            logger.exception("the grammar masks of step %d failed", plan.number)
+            bitmask = None
+        return self._driver.sample_deferred(handle, bitmask)
 
     def drain(self) -> list[Completed]:
         """Wait for every step in flight, oldest first."""

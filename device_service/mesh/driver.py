@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,15 +27,18 @@ import torch
 from device_service.mesh.adapter_driver import AdapterDriver
 from device_service.mesh.interface import Mesh
 from device_service.mesh.placement import Placement, TraceMode
+from device_service.mesh.warm_up import DeviceSampling
 from device_service.models.capabilities import Capabilities
 from device_service.models.contract import (
     Adapter,
     AllocatesPerLayer,
     AllocatesUniform,
     DescribesKVLayers,
+    EnablesDeviceGrammar,
     KVLayer,
     KVLayerSpec,
     KVShape,
+    SamplesDeferred,
 )
 from ttserve.errors import StartupError
 
@@ -49,6 +52,7 @@ class LoadSpec:
     `hf_config` is not changed: the adapter gets a copy that carries path,
     dtype and revision. `rows_per_lane` is `max_num_seqs`; the adapter sees
     lanes * rows_per_lane rows. `max_model_len` is the limit before fitting.
+    `device_sampling` says what the device is to sample.
     """
 
     hf_config: Any
@@ -61,6 +65,7 @@ class LoadSpec:
     trace_mode: TraceMode = TraceMode.ALL
     optimizations: str | None = None
     revision: str | None = None
+    device_sampling: DeviceSampling = DeviceSampling()
 
 
 def load_model(adapter: type[Any], mesh: Mesh, spec: LoadSpec) -> LoadedModel:
@@ -82,11 +87,29 @@ def load_model(adapter: type[Any], mesh: Mesh, spec: LoadSpec) -> LoadedModel:
         tt_data_parallel=spec.lanes,
         optimizations=spec.optimizations,
     )
+    if spec.device_sampling.grammar and not _grammar_enabled(model):
+        sampling = replace(spec.device_sampling, grammar=False)
+        spec = replace(spec, device_sampling=sampling)
     if isinstance(model, DescribesKVLayers):
         layers = model.kv_layers()
     else:
         layers = _layers_of(hf_config, spec.dtype)
     return LoadedModel(model, Capabilities.of(adapter), mesh, spec, layers)
+
+
+def _grammar_enabled(model: Adapter) -> bool:
+    """Let a model that declares device grammar make room for masks (contract 1.11).
+
+    False, if it does not after all, leaves structured output to the host.
+    """
+    if not isinstance(model, EnablesDeviceGrammar) or not model.enable_device_grammar():
+        return False
+    if not model.device_grammar_enabled or isinstance(model, SamplesDeferred):
+        return model.device_grammar_enabled
+    raise StartupError(
+        f"{type(model).__name__} enables device grammar but has no "
+        "sample_decode_on_device"
+    )
 
 
 class LoadedModel:
@@ -105,6 +128,11 @@ class LoadedModel:
         self._mesh = mesh
         self._spec = spec
         self._layers = layers
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the adapter declares."""
+        return self._capabilities
 
     @property
     def bytes_per_block(self) -> int:
@@ -131,7 +159,12 @@ class LoadedModel:
         )
         kv_cache = self._allocate(num_blocks)
         return AdapterDriver(
-            self._model, self._capabilities, self._mesh, kv_cache, placement
+            self._model,
+            self._capabilities,
+            self._mesh,
+            kv_cache,
+            placement,
+            self._spec.device_sampling,
         )
 
     def _allocate(self, num_blocks: int) -> Any:

@@ -7,20 +7,28 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
+from device_service.batch.inputs import DecodeInput
 from device_service.mesh.interface import Mesh, StepResult
+from device_service.mesh.readback import Results
 
 
 class RunningStep:
-    """A step on the mesh's queue. `result` belongs to the engine thread."""
+    """A step on the mesh's queue. `result` belongs to the engine thread.
+
+    `on_error` turns what went wrong into what is raised for it.
+    """
 
     def __init__(
-        self, mesh: Mesh, events: Sequence[Any], read: Callable[[], torch.Tensor]
+        self,
+        mesh: Mesh,
+        events: Sequence[Any],
+        read: Callable[[], Results],
+        on_error: Callable[[Exception], Exception],
     ) -> None:
         self._mesh = mesh
         self._events = events
-        self._read: Callable[[], torch.Tensor] | None = read
+        self._read: Callable[[], Results] | None = read
+        self._on_error = on_error
         self._result: StepResult | None = None
         self._error: Exception | None = None
 
@@ -43,19 +51,19 @@ class RunningStep:
             try:
                 self._result = self._run(read)
             except Exception as error:  # noqa: BLE001 - raised below, every time
-                self._error = error
+                self._error = self._on_error(error)
         if self._result is None:
             raise self._error or RuntimeError("a step was read from two threads")
         return self._result
 
-    def _run(self, read: Callable[[], torch.Tensor]) -> StepResult:
+    def _run(self, read: Callable[[], Results]) -> StepResult:
         for event in self._events:
             self._mesh.synchronize(event)
         now = time.monotonic()
         spans = [self._mesh.span(event) for event in self._events] or [(now, now)]
-        logits = read()
+        results = read()
         began = min(began for began, _ in spans)
-        return StepResult(logits, began, max(ended for _, ended in spans))
+        return results.of_step(began, max(ended for _, ended in spans))
 
 
 class SettledStep:
@@ -77,6 +85,29 @@ class SettledStep:
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return self._outcome
+
+
+class DeferredStep:
+    """A forward whose tokens are chosen when its grammar masks are there.
+
+    `payload` is the adapter's, good for one use.
+    """
+
+    def __init__(self, payload: Any, step: DecodeInput) -> None:
+        self.payload = payload
+        self.step = step
+
+    def is_done(self) -> bool:
+        """Never, as long as it is not sampled."""
+        return False
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Nothing will happen to call back for."""
+        raise RuntimeError("a deferred step must be sampled before it is waited for")
+
+    def result(self) -> StepResult:
+        """There is none."""
+        raise RuntimeError("a deferred step must be sampled before it is read")
 
 
 class _LastOf:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 
@@ -55,15 +57,31 @@ class Mesh(Protocol):
 class StepResult:
     """What came back from a step.
 
-    logits: float32 [m, V], one row per entry of `sample_rows` (decode) or per
-    prompt (prefill, rows that do not emit are meaningless); None when tokens
-    were sampled on the device. began, ended: `time.monotonic()` of the mesh's
+    Rows are parallel to `sample_rows` (decode) or to the prompts (prefill, where
+    those that do not emit are meaningless). logits: float32 [m, V], sampled on
+    the host; or tokens: int32 [m], sampled on the device, with log probabilities
+    if some row asked for them. began, ended: `time.monotonic()` of the mesh's
     work.
     """
 
     logits: torch.Tensor | None
     began: float
     ended: float
+    tokens: npt.NDArray[np.int32] | None = None
+    logprobs: DeviceLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLogprobs:
+    """Log probabilities from the device's sampler (contract 1.9).
+
+    values: float32 [m, 1], those of the chosen tokens, with token_ids None; or
+    [m, k], those of the k best tokens, best first, with their token_ids int32
+    [m, k].
+    """
+
+    values: npt.NDArray[np.float32]
+    token_ids: npt.NDArray[np.int32] | None
 
 
 class StepHandle(Protocol):
@@ -85,6 +103,10 @@ class StepHandle(Protocol):
 class Driver(Protocol):
     """What the engine needs of a loaded model on an open mesh. Engine thread."""
 
+    @property
+    def device_grammar(self) -> bool:
+        """Whether the model can apply grammar masks on the device; after warm-up."""
+
     def decode_rows(self, highest_row: int) -> int:
         """Rows of the smallest decode bucket that covers merged row `highest_row`."""
 
@@ -92,7 +114,19 @@ class Driver(Protocol):
         """Submit a `PrefillInput`."""
 
     def decode(self, step: Any) -> StepHandle:
-        """Submit a `DecodeInput`."""
+        """Submit a `DecodeInput`.
+
+        If it defers its sampling, the handle goes to `sample_deferred` next.
+        """
+
+    def sample_deferred(
+        self, handle: StepHandle, bitmask: npt.NDArray[np.int32] | None
+    ) -> StepHandle:
+        """Sample a step that was submitted without its grammar masks.
+
+        bitmask: int32 [m, ceil(V / 32)], rows parallel to `sample_rows`. A mask
+        that is missing or does not fit poisons the mesh (contract 1.11).
+        """
 
     def release_row(self, row: int) -> None:
         """A request left its row: finished or preempted (contract 1.12)."""

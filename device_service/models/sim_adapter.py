@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,22 +11,26 @@ import torch
 from device_service.mesh.host_queue import Task
 from device_service.mesh.sim import SimMesh
 from device_service.models.buckets import powers_of_two
-from device_service.models.contract import KVLayer, KVShape
-from device_service.models.readback import take_rows
+from device_service.models.contract import KVLayer, KVShape, TTSamplingParams
+from device_service.models.device_decode import Output, SamplingAdapter, decode_order
+from device_service.models.resident import Inputs
 from device_service.models.sim_cache import SimCache
 from device_service.models.sim_logits import SimLogits
 from device_service.models.sim_tokens import SimVocabulary
 from ttserve.errors import StartupError
 
 
-class SimAdapter:
+class SimAdapter(SamplingAdapter):
     """Says what `expected_tokens` says, as long as it is called rightly."""
 
     model_capabilities = {
         "supports_chunked_prefill": True,
         "supports_prefix_caching": True,
         "supports_async_decode": True,
+        "supports_sample_on_device": True,
+        "supports_device_grammar": True,
         "supports_compact_host_logits": True,
+        "supports_selective_host_readback": True,
         "max_device_top_k": 32,
     }
     decode_input_update_contract = 1
@@ -34,6 +38,7 @@ class SimAdapter:
     def __init__(
         self, mesh: SimMesh, vocabulary: SimVocabulary, rows: int, lanes: int
     ) -> None:
+        super().__init__(mesh, vocabulary.size)
         self._mesh = mesh
         self._lanes = lanes
         self._rows_per_lane = rows // lanes
@@ -76,7 +81,7 @@ class SimAdapter:
     ) -> None:
         """Nothing to warm."""
 
-    def warmup_model_decode(
+    def warmup_model_decode(  # noqa: PLR0913 - the contract's keywords
         self,
         *,
         kv_cache: SimCache,
@@ -84,6 +89,8 @@ class SimAdapter:
         max_batch_size: int,
         num_blocks: int,
         can_sample_on_device: bool,
+        can_sample_device_grammar: bool = False,
+        sampling_trace_variants_prepared: bool = False,
     ) -> None:
         """Nothing to warm."""
 
@@ -97,6 +104,7 @@ class SimAdapter:
         prompt_lens: np.ndarray,
         start_pos: Any,
         empty_slots: list[int],
+        sampling_params: TTSamplingParams | None = None,
         read_from_device: bool = True,
     ) -> Any:
         """Hash each row's chunk into its blocks."""
@@ -107,17 +115,19 @@ class SimAdapter:
         tables = page_table.numpy().astype(np.int64)
         tables += (lanes * kv_cache.num_blocks)[:, None]
 
-        def work() -> torch.Tensor:
+        choose = self._prefill_choice(sampling_params, ends)
+
+        def work() -> Output:
             digests = [
                 kv_cache.extend(tables[row], start, ids[row, start:end])
                 for row, (start, end) in enumerate(zip(starts, ends, strict=True))
             ]
             found = np.array(digests, dtype=np.uint64)
-            return self._logits.after(found).unsqueeze(1)
+            return choose(self._logits.after(found))
 
         count = sum(ends) - sum(starts)
         task = self._mesh.submit_step(work, self._mesh.profile.prefill_seconds(count))
-        return task.result() if read_from_device else task
+        return self._answer(task, wait=read_from_device)
 
     def decode_forward(
         self,
@@ -128,46 +138,30 @@ class SimAdapter:
         kv_cache: SimCache,
         enable_trace: bool,
         read_from_device: bool,
-        **reload: Any,
+        **options: Any,
     ) -> Any:
-        """Hash one token per occupied row. Inputs come with every step."""
+        """Hash one token per occupied row."""
         batch = len(start_pos)
-        rows = np.flatnonzero(start_pos.numpy() >= 0)
-        lanes = rows // (batch // self._lanes)
-        positions = start_pos.numpy()[rows].astype(np.int64)
-        ids = tokens.numpy()[rows, 0].astype(np.int64)
-        tables = page_table.numpy()[rows].astype(np.int64)
+        lanes = np.arange(batch) // (batch // self._lanes)
+        tables = page_table.numpy().astype(np.int64)
         tables += (lanes * kv_cache.num_blocks)[:, None]
+        inputs = Inputs(
+            tokens.numpy()[:, 0].astype(np.int64),
+            start_pos.numpy().astype(np.int64),
+            tables,
+        )
 
-        def work() -> torch.Tensor:
+        def forward(inputs: Inputs) -> torch.Tensor:
+            rows = np.flatnonzero(inputs.positions >= 0)
             digests = np.zeros(batch, dtype=np.uint64)
             if len(rows):
-                digests[rows] = kv_cache.advance(tables, positions, ids)
-            return self._logits.after(digests).unsqueeze(1)
+                digests[rows] = kv_cache.advance(
+                    inputs.tables[rows], inputs.positions[rows], inputs.tokens[rows]
+                )
+            return self._logits.after(digests)
 
-        task = self._mesh.submit_step(work, self._mesh.profile.decode_seconds())
-        return task.result() if read_from_device else task
+        def submit(work: Callable[[], Output]) -> Task[Output]:
+            return self._mesh.submit_step(work, self._mesh.profile.decode_seconds())
 
-    def read_decode_output(
-        self, tt_out: Task[torch.Tensor], *, async_read: bool
-    ) -> tuple[Task[torch.Tensor], list[Task[torch.Tensor]]]:
-        """The task is its own event."""
-        return tt_out, [tt_out]
-
-    def process_decode_output_host(
-        self,
-        tt_out: Task[torch.Tensor],
-        *,
-        is_tokens: bool,
-        sample_rows: list[int] | None = None,
-    ) -> torch.Tensor:
-        """Logits [B, 1, V], or those of `sample_rows`; the caller's to keep."""
-        return take_rows(tt_out.result(), sample_rows)
-
-    read_prefill_output = read_decode_output
-
-    def process_prefill_output_host(
-        self, tt_out: Task[torch.Tensor], *, is_tokens: bool
-    ) -> torch.Tensor:
-        """Logits [n, 1, V]."""
-        return tt_out.result()
+        output = self._decode(decode_order(inputs, **options), forward, submit)
+        return self._answer(output, wait=read_from_device)

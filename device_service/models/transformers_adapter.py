@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 from device_service.mesh.cpu import CpuMesh
-from device_service.mesh.host_queue import Task
 from device_service.models.buckets import half_steps, powers_of_two, smallest_covering
-from device_service.models.contract import KVLayer, KVShape
+from device_service.models.contract import KVLayer, KVShape, TTSamplingParams
+from device_service.models.device_decode import Output, SamplingAdapter, decode_order
 from device_service.models.hf.attention import UnservableAttention
 from device_service.models.hf.loading import load_decoder
 from device_service.models.hf.packing import pack_linears
 from device_service.models.hf.paged_model import PagedKV, PagedModel
 from device_service.models.hf.probe import probe
 from device_service.models.hf.selfcheck import check_paged, reference_logits
-from device_service.models.readback import take_rows
 from device_service.models.refusals import refusal, refuse_config
+from device_service.models.resident import Inputs
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +29,17 @@ WARM_UP_PROMPT = 32
 """Tokens of the warm-up prefill; any length is served, so one will do."""
 
 
-class TransformersAdapter:
+class TransformersAdapter(SamplingAdapter):
     """Follows the model contract; computes on the mesh's worker."""
 
     model_capabilities = {
         "supports_chunked_prefill": True,
         "supports_prefix_caching": True,
         "supports_async_decode": True,
+        "supports_sample_on_device": True,
+        "supports_device_grammar": True,
         "supports_compact_host_logits": True,
+        "supports_selective_host_readback": True,
     }
     decode_input_update_contract = 1
 
@@ -49,6 +52,7 @@ class TransformersAdapter:
         lanes: int,
         rows: int,
     ) -> None:
+        super().__init__(mesh, model.vocab_size)
         self._mesh = mesh
         self._model = model
         self._layers = layers
@@ -125,7 +129,7 @@ class TransformersAdapter:
             empty_slots=[0],
         )
 
-    def warmup_model_decode(
+    def warmup_model_decode(  # noqa: PLR0913 - the contract's keywords
         self,
         *,
         kv_cache: PagedKV,
@@ -133,6 +137,8 @@ class TransformersAdapter:
         max_batch_size: int,
         num_blocks: int,
         can_sample_on_device: bool,
+        can_sample_device_grammar: bool = False,
+        sampling_trace_variants_prepared: bool = False,
     ) -> None:
         """Each bucket once, at the smallest page-table width."""
         if enable_trace:
@@ -164,6 +170,7 @@ class TransformersAdapter:
         prompt_lens: np.ndarray,
         start_pos: Any,
         empty_slots: list[int],
+        sampling_params: TTSamplingParams | None = None,
         read_from_device: bool = True,
     ) -> Any:
         """One forward per row, so that prompts do not pad or touch each other."""
@@ -176,16 +183,18 @@ class TransformersAdapter:
             for row, (start, end) in enumerate(zip(starts, ends, strict=True))
         ]
 
-        def work() -> torch.Tensor:
+        choose = self._prefill_choice(sampling_params, ends)
+
+        def work() -> Output:
             logits = [
                 self._model.prefill(kv_cache, chunk, tables[row], starts[row])
                 for row, chunk in enumerate(chunks)
             ]
             with torch.inference_mode(mode=False):
-                return torch.stack(logits).unsqueeze(1)
+                stacked = torch.stack(logits)
+            return choose(stacked)
 
-        task = self._mesh.submit(work)
-        return task.result() if read_from_device else task
+        return self._answer(self._mesh.submit(work), wait=read_from_device)
 
     def decode_forward(
         self,
@@ -196,27 +205,28 @@ class TransformersAdapter:
         kv_cache: PagedKV,
         enable_trace: bool,
         read_from_device: bool,
-        **reload: Any,
+        **options: Any,
     ) -> Any:
-        """All rows, at the narrowest page table that covers the longest.
-
-        Inputs are read with every step, whatever the reload commands say.
-        """
+        """All rows, at the narrowest page table that covers the longest."""
         batch = len(start_pos)
-        positions = start_pos.long().clamp(min=0)
         lanes = torch.arange(batch) // (batch // self._lanes)
-        table = page_table.long() + (lanes * kv_cache.num_blocks)[:, None]
-        ids = tokens[:, 0].long()
-        need = int(positions.max()) // kv_cache.block_size + 1
-        width = smallest_covering(half_steps(table.shape[1]), need)
-        self._note_shape(batch, width)
+        tables = page_table.long() + (lanes * kv_cache.num_blocks)[:, None]
+        inputs = Inputs(
+            tokens[:, 0].long().numpy(), start_pos.long().numpy(), tables.numpy()
+        )
 
-        def work() -> torch.Tensor:
-            logits = self._model.decode(kv_cache, ids, table, positions, width)
-            return logits.unsqueeze(1)
+        def forward(inputs: Inputs) -> torch.Tensor:
+            positions = torch.from_numpy(inputs.positions).clamp(min=0)
+            ids, tables = map(torch.from_numpy, (inputs.tokens, inputs.tables))
+            need = int(positions.max()) // kv_cache.block_size + 1
+            width = smallest_covering(half_steps(tables.shape[1]), need)
+            self._note_shape(batch, width)
+            return self._model.decode(kv_cache, ids, tables, positions, width)
 
-        task = self._mesh.submit(work)
-        return task.result() if read_from_device else task
+        output = self._decode(
+            decode_order(inputs, **options), forward, self._mesh.submit
+        )
+        return self._answer(output, wait=read_from_device)
 
     def _note_shape(self, batch: int, width: int) -> None:
         if (batch, width) in self._warmed:
@@ -224,29 +234,3 @@ class TransformersAdapter:
         self._warmed.add((batch, width))
         self.unwarmed_decodes += 1
         logger.debug("first decode of %d rows by %d blocks", batch, width)
-
-    # ------------------------------------------------------------------ readback
-
-    def read_decode_output(
-        self, tt_out: Task[torch.Tensor], *, async_read: bool
-    ) -> tuple[Task[torch.Tensor], list[Task[torch.Tensor]]]:
-        """The task is its own event."""
-        return tt_out, [tt_out]
-
-    def process_decode_output_host(
-        self,
-        tt_out: Task[torch.Tensor],
-        *,
-        is_tokens: bool,
-        sample_rows: list[int] | None = None,
-    ) -> torch.Tensor:
-        """Logits [B, 1, V], or those of `sample_rows`; the caller's to keep."""
-        return take_rows(tt_out.result(), sample_rows)
-
-    read_prefill_output = read_decode_output
-
-    def process_prefill_output_host(
-        self, tt_out: Task[torch.Tensor], *, is_tokens: bool
-    ) -> torch.Tensor:
-        """Logits [n, 1, V]."""
-        return tt_out.result()

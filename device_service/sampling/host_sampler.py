@@ -51,6 +51,11 @@ class HostSampler:
         return self._constraints.thinking.served
 
     @property
+    def has_custom_processors(self) -> bool:
+        """Whether logits processors are configured, which only the host runs."""
+        return self._constraints.grid.active
+
+    @property
     def held(self) -> int:
         """Things held for live requests: zero when there are none."""
         return len(self._recipes) + self._draws.generators + self._constraints.held

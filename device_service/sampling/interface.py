@@ -11,6 +11,7 @@ import torch
 from vllm.v1.request import Request
 
 from device_service.records import Sampled, SamplingRow
+from device_service.sampling.site import SitePolicy
 from ttserve.errors import TTServeError
 
 
@@ -62,7 +63,8 @@ class GrammarKeeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HostSampling:
-    """The two that choose tokens on the host."""
+    """Who chooses tokens on the host, and when it is the host that does."""
 
     sampler: TokenSampler
     grammars: GrammarKeeper
+    site: SitePolicy

@@ -15,7 +15,6 @@ from device_service.records import (
     OverlapVerdict,
     Phase,
     PlannedRow,
-    SamplingSite,
     SamplingVerdict,
     StepIntent,
     StepPlan,
@@ -25,13 +24,6 @@ from device_service.scheduling.lane import Lane
 from device_service.sequence import Sequence
 
 SamplingRule = Callable[[Phase, Rows[PlannedRow]], SamplingVerdict]
-
-
-def sample_on_host(_: Phase, rows: Rows[PlannedRow]) -> SamplingVerdict:
-    """The sampling site while device sampling is not asked for (contract 2.8)."""
-    if any(row.emits for row in rows):
-        return SamplingVerdict(SamplingSite.HOST, "mode_unset")
-    return SamplingVerdict(SamplingSite.NONE, "intermediate_chunks")
 
 
 @dataclass(slots=True)
@@ -49,7 +41,7 @@ class Planner:
         self,
         lanes: Rows[Lane],
         interleave: InterleavePolicy,
-        sampling_rule: SamplingRule = sample_on_host,
+        sampling_rule: SamplingRule,
     ) -> None:
         self._lanes = lanes
         self._interleave = interleave

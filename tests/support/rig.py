@@ -29,6 +29,7 @@ from device_service.assembly import (
 from device_service.grammar import Grammars, normalise_structured_outputs
 from device_service.mesh.driver import LoadSpec, load_model
 from device_service.mesh.factory import make_mesh
+from device_service.mesh.warm_up import DeviceSampling
 from device_service.models.probe import probed
 from device_service.models.registry import resolve_adapter
 from device_service.records import (
@@ -42,6 +43,7 @@ from device_service.records import (
 )
 from device_service.sampling.host_sampler import HostSampler
 from device_service.sampling.interface import HostSampling
+from device_service.sampling.site import SitePolicy
 from device_service.scheduling.interleave import InterleaveConfig
 from ttserve.errors import TTServeError
 
@@ -83,7 +85,10 @@ class ListSink:
 
 
 class Rig:
-    """A loaded model on a mesh, with an engine that the caller steps."""
+    """A loaded model on a mesh, with an engine that the caller steps.
+
+    `site` are fields of the `SitePolicy`: {"mode": "all"} samples on the device.
+    """
 
     def __init__(
         self,
@@ -95,7 +100,7 @@ class Rig:
         lanes: int = 1,
         num_blocks: int | None = None,
         interleave: InterleaveConfig | None = None,
-        adapter: type[Any] | None = None,
+        site: Mapping[str, Any] | None = None,
         **engine_args: Any,
     ) -> None:
         defaults: dict[str, Any] = {
@@ -120,10 +125,9 @@ class Rig:
         self.vocab_size = model_config.get_vocab_size()
         self.mesh = make_mesh(mesh, dict(mesh_options or {}))
         self.mesh.open()
-        chosen = adapter or resolve_adapter(model_config.architectures[0], mesh)
-        checked = probed(chosen)
+        adapter = probed(resolve_adapter(model_config.architectures[0], mesh))
         loaded = load_model(
-            checked,
+            adapter,
             self.mesh,
             LoadSpec(
                 hf_config=model_config.hf_config,
@@ -133,23 +137,32 @@ class Rig:
                 block_size=block_size,
                 rows_per_lane=rows,
                 lanes=lanes,
+                device_sampling=_device_sampling(site),
             ),
         )
         self.driver = loaded.allocate(num_blocks, model_config.max_model_len)
         self.driver.warm_up(lambda _: None)
-        (self.probe,) = checked.made
+        (self.probe,) = adapter.made
         plan = kv_cache_plan(self.config, num_blocks)
         self._hasher = block_hasher(self.config, plan)
         self.grammars = Grammars(self.config)
         self.sampler = HostSampler(
             self.config, self.vocab_size, rows * lanes, position_keyed_seeds=True
         )
+        policy = SitePolicy(
+            self.vocab_size,
+            **{
+                "max_device_top_k": loaded.capabilities.max_device_top_k,
+                "device_grammar": self.driver.device_grammar,
+            }
+            | dict(site or {}),
+        )
         self.engine = build_engine(
             self.config,
             EngineLimits(lanes=lanes, rows=rows, num_blocks=num_blocks, step_ring=4096),
             interleave or InterleaveConfig(),
             self.driver,
-            HostSampling(self.sampler, self.grammars),
+            HostSampling(self.sampler, self.grammars, policy),
         )
         self.sink = ListSink()
         self._handles = itertools.count(1)
@@ -211,11 +224,10 @@ class Rig:
             ]
         )
         if structured and wait_for_grammar:
-            self.await_grammar(request)
+            self._await_grammar(request)
         return stream
 
-    def await_grammar(self, request: Request) -> None:
-        """Compile a request's grammar and tell the engine."""
+    def _await_grammar(self, request: Request) -> None:
         ready: Future[TTServeError | None] = Future()
         self.grammars.start(request, lambda _, error: ready.set_result(error))
         self.engine.grammar_ready(request.request_id, ready.result(timeout=60))
@@ -258,3 +270,9 @@ class Rig:
             assert lane.free_blocks == lane.total_blocks
         assert state.grammars == 0
         assert state.steps_in_flight == 0
+
+
+def _device_sampling(site: Mapping[str, Any] | None) -> DeviceSampling:
+    mode = (site or {}).get("mode")
+    on = mode is not None
+    return DeviceSampling(prefill=mode == "all", decode=on, grammar=on)

@@ -75,7 +75,7 @@ class PagedModel:
 
     def __init__(self, decoder: Any) -> None:
         self._decoder = decoder
-        self._vocabulary = int(decoder.config.get_text_config().vocab_size)
+        self.vocab_size = int(decoder.config.get_text_config().vocab_size)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -118,6 +118,6 @@ class PagedModel:
                 logits_to_keep=1,
             )
         with torch.inference_mode(mode=False):
-            logits = torch.empty(len(token_ids), self._vocabulary)
-        logits.copy_(output.logits[:, -1, : self._vocabulary])
+            logits = torch.empty(len(token_ids), self.vocab_size)
+        logits.copy_(output.logits[:, -1, : self.vocab_size])
         return logits

@@ -115,12 +115,6 @@ REFUSED_LAUNCHES: list[tuple[str, str, list[str], str]] = [
     ("pool without bytes", "sim", ["--kv-cache-memory-bytes", "1g"], "mesh sim"),
     ("pool without bytes", "sim", ["--kv-cache-fraction", "0.5"], "mesh sim"),
     (
-        "device sampling",
-        "cpu",
-        ["--additional-config.tt.sample_on_device_mode", "all"],
-        "device sampling is not built yet",
-    ),
-    (
         "compatible sampling",
         "sim",
         ["--additional-config.tt.always_compat_sampling", "true"],
@@ -307,6 +301,13 @@ REFUSED_MODELS: list[tuple[str, Capabilities, list[str], str]] = [
         "--enable-prefix-caching: LlamaForCausalLM on mesh sim cannot resume",
     ),
     ("block output", Capabilities(output_tokens_per_step=256), [], "several tokens"),
+    (
+        "device sampling",
+        Capabilities(),
+        ["--additional-config.tt.sample_on_device_mode", "decode_only"],
+        "sample_on_device_mode: LlamaForCausalLM on mesh sim cannot sample on the "
+        "device; leave it out",
+    ),
     (
         "threshold of what cannot be split",
         Capabilities(supports_prefix_caching=True),
