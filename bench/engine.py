@@ -21,12 +21,7 @@ from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.v1.request import Request
 
 from bench.measure import Arrival, Prompt
-from device_service.assembly import (
-    EngineLimits,
-    block_hasher,
-    build_engine,
-    kv_cache_plan,
-)
+from device_service.assembly import EngineLimits, build_engine
 from device_service.config import parse_args
 from device_service.device import Device
 from device_service.engine import Engine
@@ -95,9 +90,6 @@ class InProcessEngine:
         self._mesh = mesh
         self._device = Device(mesh)
         self._handles = itertools.count(1)
-        vllm_config = self.resolved.vllm_config
-        plan = kv_cache_plan(vllm_config, self.resolved.pool.num_blocks)
-        self._hasher = block_hasher(vllm_config, plan)
         self.engine = self._start()
 
     def __enter__(self) -> InProcessEngine:
@@ -152,7 +144,6 @@ class InProcessEngine:
                 temperature=0.0, max_tokens=max_tokens, ignore_eos=True
             ),
             pooling_params=None,
-            block_hasher=self._hasher,
         )
 
     def _start(self) -> Engine:

@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vllm.sampling_params import SamplingParams
-from vllm.v1.core.kv_cache_utils import BlockHash
 from vllm.v1.request import Request
 
 from device_service.checks import check
 from device_service.description import ModelDescription
 from device_service.handle import EngineHandle
+from device_service.kv.lane_kv import BlockHasher
 from device_service.records import AbortCause, Admitted, UpdateSink
 from device_service.sampling.interface import GrammarKeeper
 from device_service.submission import Submission
@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 1.0
 
-BlockHasher = Callable[[Request], list[BlockHash]]
 NormaliseGrammar = Callable[[SamplingParams], None]
 
 
@@ -72,9 +71,11 @@ class RequestFactory:
             )
         if params.structured_outputs is not None:
             self.normalise_grammar(params)
-        request = Request.from_engine_core_request(
-            submission.request, self.block_hasher
-        )
+        # The request gets no hasher: it would ask it after every token. Its prompt
+        # is hashed here, off the engine thread; the rest when a block is full.
+        request = Request.from_engine_core_request(submission.request, None)
+        if self.block_hasher is not None:
+            request.block_hashes = self.block_hasher(request)
         request.arrival_time = time.time()
         return Candidate(
             handle=submission.handle,

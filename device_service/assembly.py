@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from vllm.config import VllmConfig
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import (
-    BlockHash,
     get_request_block_hasher,
     init_none_hash,
     resolve_kv_cache_block_sizes,
@@ -21,11 +21,10 @@ from vllm.v1.kv_cache_interface import (
     KVCacheConfig,
     KVCacheGroupSpec,
 )
-from vllm.v1.request import Request
 
 from device_service.decode.pipeline import Pipeline
 from device_service.engine import Engine, EngineParts
-from device_service.kv.lane_kv import LaneKV
+from device_service.kv.lane_kv import BlockHasher, LaneKV
 from device_service.live import LiveRequests
 from device_service.mesh.interface import Driver
 from device_service.outcome import Outcomes
@@ -36,8 +35,6 @@ from device_service.scheduling.lane import Lane, LaneLimits
 from device_service.scheduling.planner import Planner
 from device_service.step_log import StepRing
 from device_service.updates import UpdateBoard
-
-BlockHasher = Callable[[Request], list[BlockHash]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +76,11 @@ def kv_cache_plan(vllm_config: VllmConfig, num_blocks: int) -> KVCacheConfig:
     )
 
 
-def block_hasher(vllm_config: VllmConfig, plan: KVCacheConfig) -> BlockHasher | None:
+def _block_hasher(vllm_config: VllmConfig, plan: KVCacheConfig) -> BlockHasher | None:
     """What hashes a request's blocks; None without a prefix cache.
 
-    Sets vLLM's process-wide seed of the hash chain, so it must run before the
-    first `Request` is made. The hasher itself may be used on any thread.
+    Sets vLLM's process-wide seed of the hash chain, so it runs once, before the
+    first block is hashed. The hasher itself may be used on any thread.
     """
     cache_config = vllm_config.cache_config
     if not cache_config.enable_prefix_caching:
@@ -117,11 +114,18 @@ def build_engine(
     width = table_width(
         max_model_len, vllm_config.cache_config.block_size, limits.num_blocks
     )
+    hasher = _block_hasher(vllm_config, plan)
+    table = np.zeros((limits.lanes * limits.rows, width), dtype=np.int32)
     lanes = [
         Lane(
             number,
             lane_limits,
-            LaneKV(vllm_config, plan, rows=limits.rows, table_width=width),
+            LaneKV(
+                vllm_config,
+                plan,
+                table=table[number * limits.rows : (number + 1) * limits.rows],
+                block_hasher=hasher,
+            ),
             clock=clock,
             on_row_left=driver.release_row,
         )
@@ -144,7 +148,7 @@ def build_engine(
         planner=Planner(
             lanes, InterleavePolicy(interleave), SiteRule(sampling.site, live.by_id)
         ),
-        pipeline=Pipeline(lanes, live, driver, sampling.grammars, clock),
+        pipeline=Pipeline(table, live, driver, sampling.grammars, clock),
         outcomes=Outcomes(
             lanes,
             live,
@@ -155,6 +159,7 @@ def build_engine(
         ),
         grammars=sampling.grammars,
         steps=StepRing(limits.step_ring),
+        block_hasher=hasher,
         clock=clock,
     )
     return Engine(parts)

@@ -19,6 +19,7 @@ from functools import partial
 from device_service.control import StepControl
 from device_service.decode.pipeline import Completed, Pipeline
 from device_service.inbox import Inbox
+from device_service.kv.lane_kv import BlockHasher
 from device_service.live import LiveRequests
 from device_service.mesh.interface import MeshPoisoned
 from device_service.outcome import Applied, Outcomes, one_line
@@ -56,6 +57,7 @@ class EngineParts:
     outcomes: Outcomes
     grammars: GrammarKeeper
     steps: StepRing
+    block_hasher: BlockHasher | None
     clock: Callable[[], float]
 
 
@@ -99,12 +101,16 @@ class Engine:
 
         False when there was nothing to do. Aborts that came while the mesh
         worked are taken before its outcome is applied, so their late tokens go
-        nowhere. A step is recorded when the next one is on its way.
+        nowhere. Sessions are told and the step is recorded when the next one is
+        on its way, so that the mesh does not wait for that.
         """
         parts = self._parts
         completed = parts.pipeline.drain()
-        self._take_inbox()
-        applied = [self._settle(step) for step in completed]
+        self._inbox.run()
+        applied: list[Applied] = []
+        for step in completed:
+            self._tell(applied)
+            applied.append(self._settle(step))
         began = parts.clock()
         plan = parts.planner.plan(SYNCHRONOUS) if self._control.may_plan else None
         if plan is not None:
@@ -112,14 +118,11 @@ class Engine:
             self._control.planned()
         elif not completed:
             self._control.nothing_to_do()
+        self._tell(applied)
         for outcome in applied:
             self._record(outcome)
         self._last_beat = parts.clock()
         return plan is not None or bool(completed)
-
-    def _take_inbox(self) -> None:
-        self._inbox.run()
-        self._flush()
 
     def _settle(self, completed: Completed) -> Applied:
         """Apply a step; on failure end its requests and decide whether to go on."""
@@ -136,7 +139,6 @@ class Engine:
                 raise
         else:
             self._failed_in_a_row = 0
-        self._flush()
         return applied
 
     def _record(self, applied: Applied) -> None:
@@ -144,9 +146,11 @@ class Engine:
         self._parts.steps.append(record)
         self._control.applied(record)
 
-    def _flush(self) -> None:
+    def _tell(self, applied: Rows[Applied]) -> None:
+        """Deliver what was posted, as of the newest step that was applied."""
         parts = self._parts
-        parts.board.flush(parts.planner.last_number, parts.live)
+        number = applied[-1].step.plan.number if applied else parts.planner.last_number
+        parts.board.flush(number, parts.live)
 
     def _sleep(self) -> None:
         self._idle = True
@@ -159,7 +163,7 @@ class Engine:
         for sequence in list(self._parts.live):
             error = TTServeError(reason, message)
             self._parts.live.end(sequence, Finish(FinishKind.ERROR, error=error))
-        self._flush()
+        self._tell(())
 
     # -- EngineHandle: any thread ------------------------------------------
 
@@ -167,6 +171,11 @@ class Engine:
     def step_log(self) -> StepRing:
         """The newest steps."""
         return self._parts.steps
+
+    @property
+    def block_hasher(self) -> BlockHasher | None:
+        """Hashes the full blocks of a request; None without a prefix cache."""
+        return self._parts.block_hasher
 
     def silence_seconds(self) -> float:
         """How long ago a turn ended; 0.0 while there is nothing to do."""

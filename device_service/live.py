@@ -60,6 +60,7 @@ class LiveRequests:
             self._facts(admitted.request),
             lane=lane.number,
             order=(priority, self._arrivals),
+            max_model_len=lane.limits.max_model_len,
             now=self._clock(),
         )
         self.by_id[sequence.request_id] = sequence

@@ -49,25 +49,18 @@ def stop_verdict(request: Request, max_model_len: int) -> Finish | None:
 
 
 @dataclass(frozen=True, slots=True)
-class RowOutcome:
-    """What a step meant for one of its rows."""
-
-    row: PlannedRow
-    sequence: Sequence
-    produced: int
-    finish: Finish | None
-
-
-@dataclass(frozen=True, slots=True)
 class Applied:
     """A step that has been applied and is not recorded yet.
 
     Recording waits until the next step is submitted, so that the mesh does not.
-    `result` is None and `error` says why when the step failed.
+    `produced` are the planned rows that got a token and `finishes` the ends, both
+    by their place in `step.plan.rows`. `result` is None and `error` says why when
+    the step failed.
     """
 
     step: InFlight
-    rows: list[RowOutcome]
+    produced: Rows[int]
+    finishes: dict[int, Finish]
     result: StepResult | None
     applied: float
     error: str = ""
@@ -100,17 +93,16 @@ class Outcomes:
             raise completed.error
         step, result = completed.step, completed.result
         assert result is not None
-        sampled = self._sample(step, result)
-        rows: list[RowOutcome] = []
+        producing, sampled = self._sample(step, result)
         for row, sequence in zip(step.plan.rows, step.sequences, strict=True):
-            finish = None
-            token = sampled.get(row.row)
             if not sequence.is_finished:
-                self._lanes[sequence.lane].settle(sequence, row)
-                if token is not None:
-                    finish = self._take_token(sequence, *token)
-            rows.append(RowOutcome(row, sequence, int(token is not None), finish))
-        return Applied(step, rows, result, self._clock())
+                self._lanes[row.lane].settle(sequence, row)
+        finishes = {}
+        for place, i in enumerate(producing):
+            finish = self._take_token(step.sequences[i], sampled, place)
+            if finish is not None:
+                finishes[i] = finish
+        return Applied(step, producing, finishes, result, self._clock())
 
     def fail(self, step: InFlight, error: BaseException) -> Applied:
         """End the requests of a failed step with its reason."""
@@ -121,50 +113,49 @@ class Outcomes:
             f"device step {number} failed: {one_line(error)}",
             metadata={"stepNumber": str(number)},
         )
-        rows = []
-        for row, sequence in zip(step.plan.rows, step.sequences, strict=True):
+        finish = Finish(FinishKind.ERROR, error=failure)
+        for sequence in step.sequences:
             if not sequence.is_finished:
                 self._live.fail_step(sequence, failure)
-            finish = Finish(FinishKind.ERROR, error=failure)
-            rows.append(RowOutcome(row, sequence, 0, finish))
-        return Applied(step, rows, None, self._clock(), failure.message)
+        finishes = dict.fromkeys(range(len(step.sequences)), finish)
+        return Applied(step, (), finishes, None, self._clock(), failure.message)
 
     # -- tokens ------------------------------------------------------------
 
-    def _sample(
-        self, step: InFlight, result: StepResult
-    ) -> dict[int, tuple[Sampled, int]]:
-        """Choose tokens for the rows that emit and still live: row -> its place."""
+    def _sample(self, step: InFlight, result: StepResult) -> tuple[list[int], Sampled]:
+        """Choose tokens for the rows that emit and still live, by their places."""
         wanted = [
             i
             for i, row in enumerate(step.plan.rows)
             if row.emits and not step.sequences[i].is_finished
         ]
         if not wanted:
-            return {}
+            return wanted, Sampled([], [])
         if result.tokens is not None:
-            return self._take_over(step, result, wanted)
+            return wanted, self._take_over(step, result, wanted)
         assert result.logits is not None
         logits, bitmask = result.logits, step.bitmask
         if len(wanted) < len(step.plan.rows):
             logits = logits[wanted]
             bitmask = None if bitmask is None else bitmask[wanted]
         rows = [_sampling_row(step.plan.rows[i], step.sequences[i]) for i in wanted]
-        sampled = self._sampling.sampler.sample(logits, rows, bitmask)
-        return {row.row: (sampled, place) for place, row in enumerate(rows)}
+        return wanted, self._sampling.sampler.sample(logits, rows, bitmask)
 
     def _take_over(
         self, step: InFlight, result: StepResult, wanted: list[int]
-    ) -> dict[int, tuple[Sampled, int]]:
+    ) -> Sampled:
         """What the device has sampled for these rows of the plan."""
         assert result.tokens is not None
-        sampled = sampled_on_device(
-            result.tokens,
-            result.logprobs,
-            [sequence.top_logprobs for sequence in step.sequences],
+        tokens, logprobs = result.tokens, result.logprobs
+        if len(wanted) < len(step.plan.rows):
+            tokens = tokens[wanted]
+            logprobs = None if logprobs is None else logprobs.part(wanted)
+        return sampled_on_device(
+            tokens,
+            logprobs,
+            [step.sequences[i].top_logprobs for i in wanted],
             self._sampling.site.vocab_size,
         )
-        return {step.plan.rows[i].row: (sampled, i) for i in wanted}
 
     def _take_token(
         self, sequence: Sequence, sampled: Sampled, place: int
@@ -178,7 +169,9 @@ class Outcomes:
         token = sampled.token_ids[place]
         request = sequence.request
         request.append_output_token_ids(token)
-        finish = stop_verdict(request, self._max_model_len)
+        finish = None
+        if sequence.may_end_with(token):
+            finish = stop_verdict(request, self._max_model_len)
         if finish is None and request.use_structured_output:
             finish = self._advance_grammar(request, token)
         logprobs = sampled.logprobs[place]
@@ -201,7 +194,7 @@ class Outcomes:
         """Everything about an applied step, in the order in which they came."""
         step, result, now = applied.step, applied.result, applied.applied
         plan = step.plan
-        rows = [_row_record(outcome) for outcome in applied.rows]
+        rows = _row_records(applied)
         began = step.submitted if result is None else result.began
         ended = now if result is None else result.ended
         idle_since = began if self._mesh_free_since is None else self._mesh_free_since
@@ -212,7 +205,7 @@ class Outcomes:
             phase_reason=plan.intent.phase_reason,
             lanes=tuple(self._lane_record(lane, rows) for lane in self._lanes),
             scheduled_tokens=sum(row.tokens for row in rows),
-            produced_tokens=sum(row.produced_tokens for row in rows),
+            produced_tokens=len(applied.produced),
             sampling=plan.sampling,
             overlap=plan.intent.overlap,
             preempted=plan.preempted,
@@ -229,8 +222,7 @@ class Outcomes:
         )
 
     def _lane_record(self, lane: Lane, rows: list[RowRecord]) -> LaneRecord:
-        first = lane.merged_row(0)
-        mine = tuple(r for r in rows if first <= r.row < first + lane.limits.rows)
+        mine = tuple(row for row in rows if lane.holds(row.row))
         free = lane.kv.free_blocks
         return LaneRecord(
             lane=lane.number,
@@ -251,23 +243,25 @@ def _us(seconds: float) -> int:
 
 
 def _sampling_row(row: PlannedRow, sequence: Sequence) -> SamplingRow:
-    return SamplingRow(
-        request=sequence.request,
-        row=row.row,
-        position=row.start + row.num_tokens,
-        top_logprobs=sequence.top_logprobs,
-    )
+    position = row.start + row.num_tokens
+    return SamplingRow(sequence.request, row.row, position, sequence.top_logprobs)
 
 
-def _row_record(outcome: RowOutcome) -> RowRecord:
-    row, finish = outcome.row, outcome.finish
-    return RowRecord(
-        row=row.row,
-        request_id=row.request_id,
-        external_request_id=outcome.sequence.external_request_id,
-        start_position=row.start,
-        tokens=row.num_tokens,
-        intermediate_chunk=not row.emits,
-        produced_tokens=outcome.produced,
-        finish_reason="" if finish is None else finish.kind.value,
-    )
+def _row_records(applied: Applied) -> list[RowRecord]:
+    step, finishes = applied.step, applied.finishes
+    producing = set(applied.produced)
+    return [
+        RowRecord(
+            row.row,
+            row.request_id,
+            sequence.external_request_id,
+            row.start,
+            row.num_tokens,
+            not row.emits,
+            int(i in producing),
+            finishes[i].kind.value if i in finishes else "",
+        )
+        for i, (row, sequence) in enumerate(
+            zip(step.plan.rows, step.sequences, strict=True)
+        )
+    ]

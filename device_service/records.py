@@ -3,13 +3,16 @@
 Deciding and doing are separate: a station hands the next one a frozen record.
 Nothing here imports grpc, generated code or the mesh. Times are seconds on
 `time.monotonic()` unless a name says otherwise.
+
+What is made once per row and step is a named tuple: a frozen dataclass costs
+four times as much to make, and the host's time per step is what all wait for.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from vllm.v1.request import Request
 
@@ -103,8 +106,7 @@ class PrefillReport:
     cached_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestUpdate:
+class RequestUpdate(NamedTuple):
     """What one step did for one request.
 
     Every admitted request gets exactly one update with `finish`, aborted and
@@ -192,14 +194,12 @@ class StepIntent:
     overlap: OverlapVerdict
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRow:
+class PlannedRow(NamedTuple):
     """One request's share of a step.
 
     Tokens [start, start + num_tokens) go through the model. `row` is the row
     in the merged batch (lane * rows_per_lane + local row). `emits` is False for
-    a chunk that does not complete the prompt. `blocks` is the request's block
-    table in group 0, a live list: read it before the next plan.
+    a chunk that does not complete the prompt.
     """
 
     request_id: str
@@ -231,8 +231,7 @@ class StepPlan:
 # Step records and state, for the Inspector
 
 
-@dataclass(frozen=True, slots=True)
-class RowRecord:
+class RowRecord(NamedTuple):
     """One request's share of a recorded step."""
 
     row: int
@@ -344,8 +343,7 @@ class EngineState:
 # Sampling on the host
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingRow:
+class SamplingRow(NamedTuple):
     """One row of logits and whose it is.
 
     `position` is the absolute position of the token about to be chosen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
 from device_service.records import (
@@ -28,6 +29,10 @@ class Sequence:
     the lane and the outcome do. `row` is the row in its lane, None while it
     waits; `is_finished` says that its final update has been made. `order` sorts
     waiting requests and picks preemption victims: smaller runs first.
+
+    `last_length` is the number of tokens, prompt included, at which the request
+    ends; `ending_ids` are the tokens that end it. Both are read once, so that
+    most tokens can be told not to end anything without asking vLLM.
     """
 
     request: Request
@@ -41,6 +46,8 @@ class Sequence:
     admitted_at: float
     awaits_grammar: bool
     sampling: SamplingFacts
+    last_length: int
+    ending_ids: frozenset[int]
     row: int | None = None
     is_finished: bool = False
     prefill_report: PrefillReport | None = None
@@ -54,11 +61,14 @@ class Sequence:
         *,
         lane: int,
         order: OrderKey,
+        max_model_len: int,
         now: float,
     ) -> Sequence:
         """Begin the life of an admitted request, waiting in its lane."""
+        request = admitted.request
+        longest = request.num_prompt_tokens + request.max_tokens
         sequence = cls(
-            request=admitted.request,
+            request=request,
             sink=admitted.sink,
             session_number=admitted.session_number,
             handle=admitted.handle,
@@ -69,6 +79,8 @@ class Sequence:
             admitted_at=now,
             awaits_grammar=admitted.awaits_grammar,
             sampling=sampling,
+            last_length=min(longest, max_model_len),
+            ending_ids=_ending_ids(request.sampling_params),
         )
         sequence.events.append((EventKind.QUEUED, now))
         return sequence
@@ -77,6 +89,18 @@ class Sequence:
     def request_id(self) -> str:
         """vLLM's internal id, unique among live requests."""
         return self.request.request_id
+
+    def may_end_with(self, token_id: int) -> bool:
+        """Whether vLLM's stop rules have to be asked about the newest token.
+
+        False is certain: the token is not among those that stop, the length is
+        not reached and nobody looks for repetition.
+        """
+        request = self.request
+        if token_id in self.ending_ids or request.num_tokens >= self.last_length:
+            return True
+        params = request.sampling_params
+        return params is not None and params.repetition_detection is not None
 
     @property
     def is_prefilling(self) -> bool:
@@ -101,3 +125,11 @@ class Sequence:
         if self.request.status == RequestStatus.PREEMPTED:
             return WaitingReason.PREEMPTED
         return WaitingReason.CAPACITY
+
+
+def _ending_ids(params: SamplingParams | None) -> frozenset[int]:
+    assert params is not None
+    ids = set(params.stop_token_ids or ())
+    if params.eos_token_id is not None:
+        ids.add(params.eos_token_id)
+    return frozenset(ids)

@@ -24,12 +24,7 @@ from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.utils.torch_utils import set_random_seed
 
 from device_service.admission import RequestFactory
-from device_service.assembly import (
-    EngineLimits,
-    block_hasher,
-    build_engine,
-    kv_cache_plan,
-)
+from device_service.assembly import EngineLimits, build_engine
 from device_service.bundle import Bundle
 from device_service.config import DeviceConfig
 from device_service.describe import bundle_of, describe
@@ -168,10 +163,9 @@ class _Service:
         """Start the engine and let requests in."""
         reasoning = resolved.vllm_config.reasoning_config
         thinking_budgets = reasoning is not None and reasoning.enabled
-        plan = kv_cache_plan(resolved.vllm_config, resolved.pool.num_blocks)
         factory = RequestFactory(
             model=description,
-            block_hasher=block_hasher(resolved.vllm_config, plan),
+            block_hasher=engine.block_hasher,
             normalise_grammar=normalise_structured_outputs,
             thinking_budgets=thinking_budgets,
         )

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from device_service.records import (
+    EventKind,
     Finish,
+    PrefillReport,
     RequestUpdate,
     SessionStats,
     StepUpdates,
@@ -14,6 +16,8 @@ from device_service.records import (
     UpdateSink,
 )
 from device_service.sequence import Sequence
+
+_Posted = tuple[Sequence, list[int], list[TokenLogprobs] | None, Finish | None]
 
 
 class UpdateBoard:
@@ -27,8 +31,7 @@ class UpdateBoard:
     ) -> None:
         self._clock = clock
         self._kv_usage = kv_usage
-        self._pending: dict[UpdateSink, list[RequestUpdate]] = {}
-        self._sessions: dict[UpdateSink, int] = {}
+        self._posted: list[_Posted] = []
 
     def post(
         self,
@@ -37,33 +40,31 @@ class UpdateBoard:
         logprobs: list[TokenLogprobs] | None = None,
         finish: Finish | None = None,
     ) -> None:
-        """Say what happened to a request, at most once per flush."""
-        update = RequestUpdate(
-            handle=sequence.handle,
-            token_ids=token_ids,
-            logprobs=logprobs,
-            finish=finish,
-            prefill=sequence.prefill_report if token_ids else None,
-            events=tuple(sequence.events),
-        )
-        if token_ids:
-            sequence.prefill_report = None
-        sequence.events.clear()
-        self._pending.setdefault(sequence.sink, []).append(update)
-        self._sessions[sequence.sink] = sequence.session_number
+        """Say what happened to a request, at most once per flush.
+
+        While the mesh waits for its next step, so no more than a note is made.
+        """
+        self._posted.append((sequence, token_ids, logprobs, finish))
 
     def flush(self, step_number: int, live: Iterable[Sequence]) -> None:
         """Deliver everything posted since the last flush."""
-        if not self._pending:
+        if not self._posted:
             return
+        pending: dict[UpdateSink, list[RequestUpdate]] = {}
+        sessions: dict[UpdateSink, int] = {}
+        for posted in self._posted:
+            sequence = posted[0]
+            pending.setdefault(sequence.sink, []).append(_update(*posted))
+            sessions[sequence.sink] = sequence.session_number
+        self._posted.clear()
         running: Counter[int] = Counter()
         waiting: Counter[int] = Counter()
         for sequence in live:
             held = waiting if sequence.row is None else running
             held[sequence.session_number] += 1
         now, usage = self._clock(), self._kv_usage()
-        for sink, updates in self._pending.items():
-            session = self._sessions[sink]
+        for sink, updates in pending.items():
+            session = sessions[sink]
             prefills = [u.prefill for u in updates if u.prefill is not None]
             stats = SessionStats(
                 running=running[session],
@@ -74,5 +75,20 @@ class UpdateBoard:
                 prefix_requests=len(prefills),
             )
             sink.deliver(StepUpdates(step_number, now, updates, stats))
-        self._pending.clear()
-        self._sessions.clear()
+
+
+def _update(
+    sequence: Sequence,
+    token_ids: list[int],
+    logprobs: list[TokenLogprobs] | None,
+    finish: Finish | None,
+) -> RequestUpdate:
+    """The message for one note; what it tells of is taken off the request."""
+    prefill: PrefillReport | None = None
+    events: tuple[tuple[EventKind, float], ...] = ()
+    if token_ids:
+        prefill, sequence.prefill_report = sequence.prefill_report, None
+    if sequence.events:
+        events = tuple(sequence.events)
+        sequence.events.clear()
+    return RequestUpdate(sequence.handle, token_ids, logprobs, finish, prefill, events)

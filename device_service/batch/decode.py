@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from device_service.batch.inputs import DecodeInput
 from device_service.batch.sampling import DecodeSampling
 from device_service.records import SamplingSite, StepPlan
-from device_service.scheduling.lane import Lane
 from device_service.sequence import Sequence
 
 
@@ -22,61 +21,60 @@ class DecodeBuilder:
     says so and need not lay out its sampling again.
     """
 
-    def __init__(self, live: Mapping[str, Sequence], lanes: Rows[Lane]) -> None:
-        self._live = live
-        self._lanes = lanes
-        total_rows = len(lanes) * lanes[0].limits.rows
-        self._sampling = DecodeSampling(live, total_rows)
-        self._request_ids: list[str] = []
-        self._rows: tuple[int, ...] = ()
+    def __init__(self, page_table: npt.NDArray[np.int32]) -> None:
+        """`page_table`, int32 [all rows, W], is that of every row as it is now."""
+        self._page_table = page_table
+        self._sampling = DecodeSampling(len(page_table))
+        self._sequences: Rows[Sequence] = ()
+        self._rows: list[int] = []
         self._padded_rows = 0
         self._laid_out = False
 
-    def build(self, plan: StepPlan, padded_rows: int) -> DecodeInput:
-        """The input of a step on `padded_rows` rows.
+    def build(
+        self, plan: StepPlan, sequences: tuple[Sequence, ...], padded_rows: int
+    ) -> DecodeInput:
+        """The input of a step on `padded_rows` rows; `sequences` are the plan's.
 
         A row without a share in the step has position -1 and a zero page table,
         also when a request holds it: the device must not touch its KV (contract
         2.6, sharp edge 57b).
         """
-        width = self._lanes[0].kv.table.shape[1]
+        rows = [row.row for row in plan.rows]
         tokens = np.zeros((padded_rows, 1), dtype=np.int32)
+        tokens[rows, 0] = [
+            sequence.request.all_token_ids[row.start]
+            for row, sequence in zip(plan.rows, sequences, strict=True)
+        ]
         positions = np.full(padded_rows, -1, dtype=np.int32)
-        table = np.zeros((padded_rows, width), dtype=np.int32)
-        for row in plan.rows:
-            lane = self._lanes[row.lane]
-            known = self._live[row.request_id].request.all_token_ids
-            tokens[row.row, 0] = known[row.start]
-            positions[row.row] = row.start
-            table[row.row] = lane.kv.table[row.row - row.lane * lane.limits.rows]
-        sample_rows = tuple(row.row for row in plan.rows)
-        changed = self._note_layout(plan, sample_rows, padded_rows)
+        positions[rows] = [row.start for row in plan.rows]
+        table = self._page_table[:padded_rows].copy()
+        table[positions < 0] = 0
+        changed = self._note_layout(sequences, rows, padded_rows)
         sampling = None
         if plan.sampling.site is SamplingSite.DEVICE:
             if not self._laid_out:
-                self._sampling.lay_out(plan.rows, padded_rows)
+                self._sampling.lay_out(rows, sequences, padded_rows)
                 self._laid_out = True
             sampling = self._sampling.of_step()
         return DecodeInput(
             tokens=torch.from_numpy(tokens),
             positions=torch.from_numpy(positions),
             page_table=torch.from_numpy(table),
-            sample_rows=sample_rows,
+            sample_rows=tuple(rows),
             sampling=sampling,
             layout_changed=changed,
         )
 
     def _note_layout(
-        self, plan: StepPlan, rows: tuple[int, ...], padded_rows: int
+        self, sequences: tuple[Sequence, ...], rows: list[int], padded_rows: int
     ) -> bool:
-        request_ids = [row.request_id for row in plan.rows]
         if (
-            request_ids == self._request_ids
+            sequences == self._sequences
             and rows == self._rows
             and padded_rows == self._padded_rows
         ):
             return False
-        self._request_ids, self._rows = request_ids, rows
+        self._sequences, self._rows = sequences, rows
         self._padded_rows = padded_rows
         self._laid_out = False
         return True

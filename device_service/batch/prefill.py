@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 
 import numpy as np
@@ -10,12 +9,11 @@ import torch
 
 from device_service.batch.inputs import PrefillInput, StepSampling
 from device_service.records import SamplingSite, StepPlan
-from device_service.scheduling.lane import Lane
 from device_service.sequence import Sequence
 
 
 def build_prefill(
-    plan: StepPlan, live: Mapping[str, Sequence], lanes: Rows[Lane]
+    plan: StepPlan, sequences: Rows[Sequence], page_table: np.ndarray
 ) -> PrefillInput:
     """Gather tokens and page tables of the planned prompts, in plan order.
 
@@ -24,12 +22,9 @@ def build_prefill(
     """
     ends = [row.start + row.num_tokens for row in plan.rows]
     tokens = np.zeros((len(ends), max(ends)), dtype=np.int32)
-    width = lanes[0].kv.table.shape[1]
-    table = np.zeros((len(ends), width), dtype=np.int32)
-    for i, (row, end) in enumerate(zip(plan.rows, ends, strict=True)):
-        lane = lanes[row.lane]
-        tokens[i, :end] = live[row.request_id].request.all_token_ids[:end]
-        table[i] = lane.kv.table[row.row - row.lane * lane.limits.rows]
+    for i, (sequence, end) in enumerate(zip(sequences, ends, strict=True)):
+        tokens[i, :end] = sequence.request.all_token_ids[:end]
+    table = page_table[[row.row for row in plan.rows]]
     return PrefillInput(
         tokens=torch.from_numpy(tokens),
         page_table=torch.from_numpy(table),
@@ -37,11 +32,11 @@ def build_prefill(
         start_pos=torch.tensor([row.start for row in plan.rows], dtype=torch.int32),
         slots=tuple(row.row for row in plan.rows),
         emits=tuple(row.emits for row in plan.rows),
-        sampling=_sampling(plan, live),
+        sampling=_sampling(plan, sequences),
     )
 
 
-def _sampling(plan: StepPlan, live: Mapping[str, Sequence]) -> StepSampling | None:
+def _sampling(plan: StepPlan, sequences: Rows[Sequence]) -> StepSampling | None:
     if plan.sampling.site is not SamplingSite.DEVICE:
         return None
-    return StepSampling(tuple(live[row.request_id].sampling for row in plan.rows))
+    return StepSampling(tuple(sequence.sampling for sequence in sequences))

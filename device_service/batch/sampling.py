@@ -6,7 +6,6 @@ takes what is there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy.typing as npt
 import torch
 
 from device_service.batch.inputs import StepSampling
-from device_service.records import PlannedRow
 from device_service.sampling.facts import PADDING, SamplingFacts
 from device_service.sampling.processors import live_output
 from device_service.sequence import Sequence
@@ -28,29 +26,34 @@ class DecodeSampling:
     `total_rows` counts the rows of all lanes.
     """
 
-    def __init__(self, live: Mapping[str, Sequence], total_rows: int) -> None:
-        self._live = live
+    def __init__(self, total_rows: int) -> None:
         self._prompts = _History(total_rows)
         self._outputs = _History(total_rows)
         self._facts: tuple[SamplingFacts, ...] = ()
-        self._penalised: list[PlannedRow] = []
+        self._penalised: list[tuple[int, Sequence]] = []
         self._structured = False
 
-    def lay_out(self, rows: Rows[PlannedRow], padded_rows: int) -> None:
+    def lay_out(
+        self, rows: Rows[int], sequences: Rows[Sequence], padded_rows: int
+    ) -> None:
         """Other rows, or other requests in them, than in the step before."""
         facts = [PADDING] * padded_rows
-        for row in rows:
-            facts[row.row] = self._live[row.request_id].sampling
+        for row, sequence in zip(rows, sequences, strict=True):
+            facts[row] = sequence.sampling
         self._facts = tuple(facts)
-        self._penalised = [row for row in rows if facts[row.row].penalised]
-        self._structured = any(facts[row.row].structured for row in rows)
+        self._penalised = [
+            (row, sequence)
+            for row, sequence in zip(rows, sequences, strict=True)
+            if sequence.sampling.penalised
+        ]
+        self._structured = any(fact.structured for fact in facts)
 
     def of_step(self) -> StepSampling:
         """The sampling of a step with the rows laid out last."""
         prompts = outputs = None
         if self._penalised:
-            requests = [self._live[r.request_id].request for r in self._penalised]
-            owners = [(row.row, row.request_id) for row in self._penalised]
+            requests = [sequence.request for _, sequence in self._penalised]
+            owners = [(row, sequence.request_id) for row, sequence in self._penalised]
             prompts = self._prompts.of(
                 owners, [request.prompt_token_ids or [] for request in requests]
             )

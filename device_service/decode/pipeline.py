@@ -15,7 +15,6 @@ from device_service.live import LiveRequests
 from device_service.mesh.interface import Driver, StepHandle, StepResult
 from device_service.records import Phase, SamplingSite, StepPlan
 from device_service.sampling.interface import GrammarKeeper
-from device_service.scheduling.lane import Lane
 from device_service.sequence import Sequence
 
 logger = logging.getLogger(__name__)
@@ -68,18 +67,19 @@ class Pipeline:
 
     def __init__(
         self,
-        lanes: list[Lane],
+        page_table: np.ndarray,
         live: LiveRequests,
         driver: Driver,
         grammars: GrammarKeeper,
         clock: Callable[[], float],
     ) -> None:
-        self._lanes = lanes
+        """`page_table`, int32 [all rows, W], is the lanes' to write."""
+        self._page_table = page_table
         self._live = live
         self._driver = driver
         self._grammars = grammars
         self._clock = clock
-        self._decodes = DecodeBuilder(live.by_id, lanes)
+        self._decodes = DecodeBuilder(page_table)
         self._in_flight: deque[InFlight] = deque()
 
     def __len__(self) -> int:
@@ -98,11 +98,11 @@ class Pipeline:
         try:
             if plan.phase is Phase.DECODE:
                 padded = self._driver.decode_rows(plan.rows[-1].row)
-                step = self._decodes.build(plan, padded)
+                step = self._decodes.build(plan, sequences, padded)
                 handle = self._driver.decode(step)
                 deferred = step.sampling is not None and step.sampling.deferred
             else:
-                prompts = build_prefill(plan, self._live.by_id, self._lanes)
+                prompts = build_prefill(plan, sequences, self._page_table)
                 handle = self._driver.prefill(prompts)
             submitted = self._clock()
             # After the submission, so that masks are made while the mesh works.

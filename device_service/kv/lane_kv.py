@@ -9,14 +9,18 @@ request could hit blocks of its own step (COMPOSING coupling 3 and 4).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from vllm.config import VllmConfig
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+from vllm.v1.core.kv_cache_utils import BlockHash, resolve_kv_cache_block_sizes
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
+
+BlockHasher = Callable[[Request], list[BlockHash]]
+"""Hashes of a request's full blocks beyond those in its `block_hashes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,13 @@ class LaneKV:
         vllm_config: VllmConfig,
         kv_cache_config: KVCacheConfig,
         *,
-        rows: int,
-        table_width: int,
+        table: np.ndarray,
+        block_hasher: BlockHasher | None,
     ) -> None:
+        """`table`, int32 [rows, W], zero, is kept up to date from here on.
+
+        `block_hasher` hashes what is new of a request; None: no prefix cache.
+        """
         scheduler_block_size, hash_block_size = resolve_kv_cache_block_sizes(
             kv_cache_config, vllm_config
         )
@@ -58,11 +66,12 @@ class LaneKV:
             vllm_config.scheduler_config.scheduler_reserve_full_isl
         )
         self._block_size = scheduler_block_size
+        self._block_hasher = block_hasher
         # Per row: blocks in the table, and how many of them are published. Most
         # decode steps stay inside a block, so these two spare them the manager.
-        self._width = [0] * rows
-        self._published = [0] * rows
-        self.table = np.zeros((rows, table_width), dtype=np.int32)
+        self._width = [0] * len(table)
+        self._published = [0] * len(table)
+        self.table = table
         self.total_blocks = kv_cache_config.num_blocks - 1
 
     @property
@@ -81,6 +90,7 @@ class LaneKV:
 
     def find_prefix(self, request: Request) -> PrefixHit:
         """Look up how much of the request is computed already."""
+        self._hash_new_blocks(request)
         blocks, num_tokens, boundary = self._manager.get_computed_blocks(request)
         request.shared_prefix_boundary = boundary
         return PrefixHit(blocks, num_tokens)
@@ -130,8 +140,17 @@ class LaneKV:
         computed = request.num_computed_tokens - request.num_in_flight_tokens
         full = computed // self._block_size
         if full > self._published[row]:
+            self._hash_new_blocks(request)
             self._manager.cache_blocks(request, computed)
             self._published[row] = full
+
+    def _hash_new_blocks(self, request: Request) -> None:
+        """Hash blocks that have filled up since the last time.
+
+        vLLM's `Request` would look after every token whether one has.
+        """
+        if self._block_hasher is not None:
+            request.block_hashes.extend(self._block_hasher(request))
 
     def free(self, request: Request, row: int) -> None:
         """Take the request's blocks back; published ones stay as cached prefixes."""

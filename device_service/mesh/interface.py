@@ -9,7 +9,7 @@ answers with a `StepHandle`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -82,6 +82,11 @@ class DeviceLogprobs:
 
     values: npt.NDArray[np.float32]
     token_ids: npt.NDArray[np.int32] | None
+
+    def part(self, rows: Sequence[int]) -> DeviceLogprobs:
+        """Those of some rows."""
+        ids = None if self.token_ids is None else self.token_ids[list(rows)]
+        return DeviceLogprobs(self.values[list(rows)], ids)
 
 
 class StepHandle(Protocol):

@@ -22,9 +22,10 @@ from device_service.records import Sampled, SamplingRow, TokenLogprobs
 from device_service.sampling.batch import Batch
 from device_service.sampling.choosing import Chooser
 from device_service.sampling.constraints import Constraints, HostBatch
-from device_service.sampling.draws import Draws, Picked
+from device_service.sampling.draws import Draws, Picked, pick_best
 from device_service.sampling.logprobs import LogprobQuestion, answer, questions
 from device_service.sampling.recipe import Recipes
+from device_service.sampling.reductions import SHORT, first_max_narrow
 from ttserve.errors import Reason, TTServeError
 
 
@@ -76,7 +77,14 @@ class HostSampler:
         """Choose one token per row; see `TokenSampler`."""
         if not rows:
             return Sampled([], [])
-        batch = Batch(logits, rows, [self._recipes.of(row.request) for row in rows])
+        recipes = [self._recipes.of(row.request) for row in rows]
+        if (
+            bitmask is None
+            and not self._constraints.grid.active
+            and all(recipe.plain for recipe in recipes)
+        ):
+            return self._sample_plainly(Batch(logits, rows, recipes))
+        batch = Batch(logits, rows, recipes)
         if bitmask is not None:
             xgrammar.apply_token_bitmask_inplace(logits, torch.from_numpy(bitmask))
         asked = questions(rows)
@@ -96,6 +104,20 @@ class HostSampler:
             _logprobs(report, picked, asked, errors),
             errors,
         )
+
+    def _sample_plainly(self, batch: HostBatch) -> Sampled:
+        """The best token of every row, when no row asks for anything else.
+
+        The usual batch, and while it is sampled the mesh waits: so no look at
+        what else each row might want.
+        """
+        if batch.logits.shape[1] <= SHORT:
+            values, columns = first_max_narrow(batch.logits)
+            if np.isfinite(values).all():
+                return Sampled(columns.tolist(), [None] * len(columns))
+        picked = pick_best(batch.logits)
+        errors = _errors(batch, picked, masked=False)
+        return Sampled(picked.columns.tolist(), [None] * len(batch.rows), errors)
 
     def _reported(self, logits: torch.Tensor) -> torch.Tensor:
         """What is shown of logits, in memory of its own."""

@@ -8,9 +8,10 @@ depends on that row and the number of columns alone.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
-_SHORT = 4096
+SHORT = 4096
 _MAX_BLOCK = 64
 _TOP_BLOCK = 16
 _SUM_BLOCK = 256
@@ -21,9 +22,9 @@ def first_max(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     A NaN counts as largest.
     """
-    if x.shape[1] <= _SHORT:
-        columns = x.argmax(dim=1)
-        return x.gather(1, columns[:, None])[:, 0], columns
+    if x.shape[1] <= SHORT:
+        values, columns = first_max_narrow(x)
+        return torch.from_numpy(values), torch.from_numpy(columns)
     maxima = x[:, : _whole(x, _MAX_BLOCK)].unflatten(1, (-1, _MAX_BLOCK)).amax(dim=2)
     rest = x[:, _whole(x, _MAX_BLOCK) :]
     if rest.shape[1]:
@@ -37,13 +38,24 @@ def first_max(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return inside.gather(1, place)[:, 0], columns.gather(1, place)[:, 0]
 
 
+def first_max_narrow(x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """`first_max` at any width, at its best for narrow rows, without torch.
+
+    numpy's argmax is vectorised, torch's is not; and torch's first call after a
+    pause is slow, which is when a decode step's tokens are chosen.
+    """
+    table = x.numpy()
+    columns = table.argmax(axis=1)
+    return table[np.arange(len(table)), columns], columns
+
+
 def top_columns(x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `count` largest values of each row, best first, and their columns.
 
     The k largest values lie in the k blocks with the largest maxima. Which of
     several equal values come first, or at all, is not said.
     """
-    if x.shape[1] <= max(_SHORT, 2 * count * _TOP_BLOCK):
+    if x.shape[1] <= max(SHORT, 2 * count * _TOP_BLOCK):
         values, columns = x.topk(count, dim=1)
         return values, columns
     whole = _whole(x, _TOP_BLOCK)
@@ -66,7 +78,7 @@ def invert(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     not finite, when the result is any column.
     """
     width = weights.shape[1]
-    if width <= _SHORT:
+    if width <= SHORT:
         return _invert_directly(weights, uniforms)
     whole = _whole(weights, _SUM_BLOCK)
     sums = torch.cat(

@@ -9,9 +9,12 @@ lane plans its share of a prefill step or of a decode step, never of both
 
 from __future__ import annotations
 
+import bisect
 import heapq
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from vllm.v1.request import RequestStatus
 
@@ -48,8 +51,13 @@ class Lane:
         clock: Callable[[], float],
         on_row_left: Callable[[int], None],
     ) -> None:
-        """`on_row_left(merged_row)` is told before a request loses its row."""
+        """`on_row_left(merged_row)` is told before a request loses its row.
+
+        `running` is in the order in which requests are served, so that whoever
+        must give way has no share in a step yet.
+        """
         self.number = number
+        self._first_row = number * limits.rows
         self.limits = limits
         self.kv = kv
         self.waiting = WaitingQueue()
@@ -79,7 +87,11 @@ class Lane:
 
     def merged_row(self, row: int) -> int:
         """The row of all lanes' grid that a row of this lane is."""
-        return self.number * self.limits.rows + row
+        return self._first_row + row
+
+    def holds(self, merged_row: int) -> bool:
+        """Whether a row of all lanes' grid is one of this lane's."""
+        return self._first_row <= merged_row < self._first_row + self.limits.rows
 
     # -- planning ----------------------------------------------------------
 
@@ -87,9 +99,9 @@ class Lane:
         """Continue partial prompts, then admit waiting requests (contract 2.1)."""
         budget = self.limits.max_batched_tokens
         planned: dict[str, PlannedRow] = {}
-        prefilling = self._in_order(prefilling=True)
+        prefilling = deque(s for s in self.running if s.is_prefilling)
         while prefilling and budget > 0:
-            sequence = prefilling.pop(0)
+            sequence = prefilling.popleft()
             num_tokens = self._chunk(sequence.tokens_to_run, budget)
             if not self._extend(sequence, num_tokens, prefilling, preempted):
                 break
@@ -102,10 +114,10 @@ class Lane:
     def plan_decode(self, preempted: list[Sequence]) -> list[PlannedRow]:
         """One token for every row past its prompt; partial prompts stand still."""
         planned: list[PlannedRow] = []
-        decoding = self._in_order(prefilling=False)
+        decoding = deque(s for s in self.running if not s.request.is_prefill_chunk)
         while decoding:
-            sequence = decoding.pop(0)
-            if self._is_spoken_for(sequence):
+            sequence = decoding.popleft()
+            if _is_spoken_for(sequence):
                 continue
             if not self._extend(sequence, 1, decoding, preempted):
                 break
@@ -133,33 +145,17 @@ class Lane:
             planned[sequence.request_id] = self._schedule(sequence, num_tokens)
             budget -= num_tokens
 
-    def _in_order(self, *, prefilling: bool) -> list[Sequence]:
-        """Running requests of one phase, first-served first, so that whoever
-        must give way has no share in the step yet.
-        """
-        matching = (s for s in self.running if s.is_prefilling is prefilling)
-        return sorted(matching, key=lambda s: s.order)
-
     def _chunk(self, wanted: int, budget: int) -> int:
         threshold = self.limits.long_prefill_threshold
         if threshold and self.limits.chunked_prefill:
             wanted = min(wanted, threshold)
         return min(wanted, budget)
 
-    def _is_spoken_for(self, sequence: Sequence) -> bool:
-        """Whether tokens in flight already reach the request's last position."""
-        request = sequence.request
-        outstanding = request.num_output_placeholders
-        return (
-            request.num_output_tokens + outstanding >= request.max_tokens
-            or request.num_tokens + outstanding >= self.limits.max_model_len
-        )
-
     def _extend(
         self,
         sequence: Sequence,
         num_tokens: int,
-        candidates: list[Sequence],
+        candidates: deque[Sequence],
         preempted: list[Sequence],
     ) -> bool:
         """Make room, preempting from the end of `candidates` as long as it takes.
@@ -182,7 +178,7 @@ class Lane:
         request = sequence.request
         sequence.row = heapq.heappop(self._free_rows)
         self.waiting.remove(sequence)
-        self.running.append(sequence)
+        bisect.insort(self.running, sequence, key=attrgetter("order"))
         if request.num_preemptions == 0:
             sequence.prefill_report = PrefillReport(
                 prompt_tokens=request.num_tokens, cached_tokens=cached_tokens
@@ -203,13 +199,9 @@ class Lane:
         request.is_prefill_chunk = not emits
         if emits:
             request.num_output_placeholders += 1
+        row = self._first_row + sequence.row
         return PlannedRow(
-            request_id=sequence.request_id,
-            lane=self.number,
-            row=self.merged_row(sequence.row),
-            start=start,
-            num_tokens=num_tokens,
-            emits=emits,
+            request.request_id, self.number, row, start, num_tokens, emits
         )
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -258,3 +250,10 @@ class Lane:
         assert sequence.row is not None
         self.kv.discard(sequence.request, sequence.row)
         self._leave_row(sequence)
+
+
+def _is_spoken_for(sequence: Sequence) -> bool:
+    """Whether tokens in flight already reach the request's last position."""
+    request = sequence.request
+    outstanding = request.num_output_placeholders
+    return outstanding > 0 and request.num_tokens + outstanding >= sequence.last_length

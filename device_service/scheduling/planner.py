@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from device_service.records import (
     OverlapVerdict,
@@ -60,7 +61,7 @@ class Planner:
         if not shares.rows:
             return None
         self._number += 1
-        rows = tuple(sorted(shares.rows, key=lambda row: row.row))
+        rows = tuple(sorted(shares.rows, key=attrgetter("row")))
         return StepPlan(
             number=self._number,
             intent=StepIntent(phase, reason, overlap),

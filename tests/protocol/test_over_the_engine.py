@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from device_service.admission import RequestFactory
-from device_service.assembly import block_hasher, kv_cache_plan
 from device_service.grammar import normalise_structured_outputs
 from device_service.models.sim_tokens import SimVocabulary, expected_tokens
 from device_service.serving import ServiceOptions
@@ -49,10 +48,9 @@ class RealService(Endpoint):
         self.vocabulary = SimVocabulary.of(rig.config.model_config.hf_config)
 
     async def open(self) -> None:
-        blocks = self.model.kv_cache.num_blocks
         factory = RequestFactory(
             self.model,
-            block_hasher(self.rig.config, kv_cache_plan(self.rig.config, blocks)),
+            self.rig.engine.block_hasher,
             normalise_structured_outputs,
         )
         self.rig.engine.start()

@@ -20,12 +20,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.request import Request
 
-from device_service.assembly import (
-    EngineLimits,
-    block_hasher,
-    build_engine,
-    kv_cache_plan,
-)
+from device_service.assembly import EngineLimits, build_engine
 from device_service.grammar import Grammars, normalise_structured_outputs
 from device_service.mesh.driver import LoadSpec, load_model
 from device_service.mesh.factory import make_mesh
@@ -143,8 +138,6 @@ class Rig:
         self.driver = loaded.allocate(num_blocks, model_config.max_model_len)
         self.driver.warm_up(lambda _: None)
         (self.probe,) = adapter.made
-        plan = kv_cache_plan(self.config, num_blocks)
-        self._hasher = block_hasher(self.config, plan)
         self.grammars = Grammars(self.config)
         self.sampler = HostSampler(
             self.config, self.vocab_size, rows * lanes, position_keyed_seeds=True
@@ -205,7 +198,6 @@ class Rig:
             pooling_params=None,
             arrival_time=float(handle),
             priority=priority,
-            block_hasher=self._hasher,
         )
         sink = self.sink if sink is None else sink
         sink.streams[handle] = stream = Stream(request)
