@@ -12,7 +12,7 @@ from vllm.envs import enable_envs_cache
 
 from frontend.config import FrontendConfig
 from frontend.engine.client import GrpcEngineClient
-from frontend.engine.llm import RemoteLLM
+from frontend.engine.llm import RemoteLLM, TruncationSide
 from frontend.engine.vllm_config import build_vllm_config
 from frontend.startup import Described
 from frontend.vllm_options import complete_for_model, parse_server_options
@@ -50,6 +50,7 @@ def build(
             client,
             log_requests=arguments.enable_log_requests,
             log_stats=not arguments.disable_log_stats,
+            truncation_side=_truncation_side(described.model),
         )
     except (OSError, RuntimeError, ValueError) as error:
         logger.debug("vLLM refused the model", exc_info=True)
@@ -57,7 +58,6 @@ def build(
         raise StartupError(
             f"vLLM cannot serve {described.model.served_names[0]}: {reason}"
         ) from error
-    _keep_template_head(llm, described.model)
     # vLLM would read one of its variables anew for every token.
     enable_envs_cache()
     return Engine(described.model, client, llm, arguments)
@@ -79,11 +79,9 @@ def _seed_model_info(directory: Path) -> None:
         raise StartupError(f"{MODEL_INFO_FILE} of the bundle: {error}") from error
 
 
-def _keep_template_head(llm: RemoteLLM, model: Model) -> None:
+def _truncation_side(model: Model) -> TruncationSide:
     """A harmony prompt that has to be cut loses its end, not the head of its template.
 
-    vLLM cuts generation prompts on the left. A request may still say otherwise.
+    Others are cut on the left, as vLLM does. A request may still say otherwise.
     """
-    tokenizer = llm.renderer.tokenizer
-    if model.architecture == HARMONY_ARCHITECTURE and tokenizer is not None:
-        tokenizer.truncation_side = "right"  # type: ignore[misc]  # a setter, in fact
+    return "right" if model.architecture == HARMONY_ARCHITECTURE else "left"

@@ -9,11 +9,13 @@ import itertools
 import logging
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import vllm.v1.engine.async_llm as async_llm_module
 from vllm.config import VllmConfig
 from vllm.pooling_params import PoolingParams
+from vllm.renderers import renderer_from_config
 from vllm.sampling_params import SamplingParams
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine import EngineCoreRequest
@@ -35,6 +37,8 @@ from ttserve.v1.generation_pb2 import SubmissionGroup
 
 logger = logging.getLogger(__name__)
 
+TruncationSide = Literal["left", "right"]
+
 
 class RemoteLLM(AsyncLLM):
     """Serves vLLM's handlers; outlives any device service.
@@ -52,8 +56,10 @@ class RemoteLLM(AsyncLLM):
         *,
         log_requests: bool,
         log_stats: bool,
+        truncation_side: TruncationSide,
     ) -> None:
-        with _engine_core_client(client):
+        """`truncation_side`: where prompts are cut that a request lets be cut."""
+        with _parts_of_ours(client, truncation_side):
             super().__init__(
                 vllm_config=config,
                 executor_class=Executor,  # only handed on to the client
@@ -217,11 +223,15 @@ class _Family:
 
 
 @contextlib.contextmanager
-def _engine_core_client(client: GrpcEngineClient) -> Iterator[None]:
-    """Let AsyncLLM's constructor find our client where it makes its own.
+def _parts_of_ours(
+    client: GrpcEngineClient, truncation_side: TruncationSide
+) -> Iterator[None]:
+    """Let AsyncLLM's constructor find our client and tokenizer where it makes its own.
 
-    It calls `EngineCoreClient.make_async_mp_client(...)` and there is no hook,
-    so the name stands for something else while it runs.
+    It calls `EngineCoreClient.make_async_mp_client(...)` and
+    `renderer_from_config(...)` and there is no hook, so these names stand for
+    something else while it runs. The renderer's threads work on copies that vLLM
+    makes of the tokenizer as it was built, so the side cannot be set afterwards.
     """
 
     class Maker:
@@ -230,12 +240,18 @@ def _engine_core_client(client: GrpcEngineClient) -> Iterator[None]:
             return client
 
     names = vars(async_llm_module)
-    original = names["EngineCoreClient"]
-    names["EngineCoreClient"] = Maker
+    ours = {
+        "EngineCoreClient": Maker,
+        "renderer_from_config": partial(
+            renderer_from_config, truncation_side=truncation_side
+        ),
+    }
+    originals = {name: names[name] for name in ours}
+    names.update(ours)
     try:
         yield
     finally:
-        names["EngineCoreClient"] = original
+        names.update(originals)
 
 
 def _choice_as_grammar(params: SamplingParams | PoolingParams) -> None:

@@ -40,7 +40,12 @@ class OldAdapter:
         optimizations: str | None,
     ) -> OldAdapter:
         model = cls(mesh_device, max_batch_size)
-        model.note("initialize", hf_config=hf_config, lanes=tt_data_parallel)
+        model.note(
+            "initialize",
+            hf_config=hf_config,
+            lanes=tt_data_parallel,
+            optimizations=optimizations,
+        )
         return model
 
     def note(self, name: str, **arguments: Any) -> None:

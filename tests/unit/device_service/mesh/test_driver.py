@@ -21,6 +21,7 @@ from device_service.mesh.driver import (
     TraceMode,
     load_model,
 )
+from device_service.models.contract import KVLayer
 from tests.unit.device_service.mesh.contract_adapters import NewAdapter, OldAdapter
 from ttserve.errors import StartupError
 
@@ -120,6 +121,40 @@ def test_shapes_are_per_device(
     }
     specs = new.last("allocate per layer")["specs"]
     assert specs == [(shape, torch.bfloat16, layer) for layer in range(3)]
+
+
+@pytest.mark.feature(51)
+@pytest.mark.edge(48)
+def test_unequal_layers_need_an_adapter_that_allocates_per_layer(
+    mesh: CpuMesh,
+) -> None:
+    class OldUnequal(_Unequal, OldAdapter):
+        pass
+
+    class NewUnequal(_Unequal, NewAdapter):
+        pass
+
+    with pytest.raises(StartupError, match="allocates only equal layers"):
+        _open(OldUnequal, mesh)
+    _, new = _open(NewUnequal, mesh)
+    assert new.last("allocate per layer")["specs"] == [
+        ((50, 2, 16, 16), torch.bfloat16, 0),
+        ((50, 4, 16, 8), torch.bfloat16, 1),
+    ]
+
+
+class _Unequal:
+    def kv_layers(self) -> list[KVLayer]:
+        return [KVLayer(2, 16, 16, torch.bfloat16), KVLayer(4, 8, 8, torch.bfloat16)]
+
+
+@pytest.mark.feature(23)
+@pytest.mark.parametrize("profile", [None, "accuracy", "performance"])
+def test_the_adapter_is_built_with_the_profile(
+    mesh: CpuMesh, profile: str | None
+) -> None:
+    _, model = _open(OldAdapter, mesh, optimizations=profile)
+    assert model.last("initialize")["optimizations"] == profile
 
 
 def test_a_pool_that_cannot_be_had_is_a_startup_error(mesh: CpuMesh) -> None:
@@ -327,7 +362,6 @@ def test_decode_rows_outside_the_grid(mesh: CpuMesh, row: int) -> None:
         _open(NewAdapter, mesh)[0].decode_rows(row)
 
 
-@pytest.mark.feature(36)
 def test_hooks_are_called_where_they_are(mesh: CpuMesh) -> None:
     driver, model = _open(NewAdapter, mesh)
     driver.release_row(3)
