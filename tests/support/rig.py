@@ -95,6 +95,7 @@ class Rig:
         lanes: int = 1,
         num_blocks: int | None = None,
         interleave: InterleaveConfig | None = None,
+        adapter: type[Any] | None = None,
         site: Mapping[str, Any] | None = None,
         **engine_args: Any,
     ) -> None:
@@ -120,9 +121,10 @@ class Rig:
         self.vocab_size = model_config.get_vocab_size()
         self.mesh = make_mesh(mesh, dict(mesh_options or {}))
         self.mesh.open()
-        adapter = probed(resolve_adapter(model_config.architectures[0], mesh))
+        chosen = adapter or resolve_adapter(model_config.architectures[0], mesh)
+        checked = probed(chosen)
         loaded = load_model(
-            adapter,
+            checked,
             self.mesh,
             LoadSpec(
                 hf_config=model_config.hf_config,
@@ -137,7 +139,7 @@ class Rig:
         )
         self.driver = loaded.allocate(num_blocks, model_config.max_model_len)
         self.driver.warm_up(lambda _: None)
-        (self.probe,) = adapter.made
+        (self.probe,) = checked.made
         self.grammars = Grammars(self.config)
         self.sampler = HostSampler(
             self.config, self.vocab_size, rows * lanes, position_keyed_seeds=True
@@ -216,10 +218,11 @@ class Rig:
             ]
         )
         if structured and wait_for_grammar:
-            self._await_grammar(request)
+            self.await_grammar(request)
         return stream
 
-    def _await_grammar(self, request: Request) -> None:
+    def await_grammar(self, request: Request) -> None:
+        """Compile a request's grammar and tell the engine."""
         ready: Future[TTServeError | None] = Future()
         self.grammars.start(request, lambda _, error: ready.set_result(error))
         self.engine.grammar_ready(request.request_id, ready.result(timeout=60))

@@ -152,8 +152,8 @@ def test_other_models_are_told_what_would_fit() -> None:
     class NotHybrid(Hybrid):
         _HYBRID_KV_CACHE_GROUPS_ENABLED = False
 
-    # 16 blocks: 8 for 512 tokens of the full group, and 7 + 1 for a window that
-    # keeps up to 448 of them. One token more takes a ninth.
+    # Of 16 blocks 448 tokens take 7 in the full group and 7 + 1 in the other, which
+    # keeps them all; one token more takes 8 and 8 + 1.
     with pytest.raises(StartupError, match=r"4096 does not fit .* to 448 or less"):
         sized(NotHybrid, "--max-model-len", "4096", shape=PoolShape(1, 1, 64))
     with pytest.raises(StartupError, match=r"4096 does not fit .* to 1088 or less"):
@@ -175,7 +175,6 @@ def test_minus_one_fits_hybrid_models_without_raising_the_pool() -> None:
     assert pool.max_model_len == 448
 
 
-@pytest.mark.edge(48)
 @pytest.mark.parametrize(
     ("answer", "says"),
     [

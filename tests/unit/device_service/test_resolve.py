@@ -18,6 +18,7 @@ from device_service.effective import effective_configuration
 from device_service.kv.memory import free_memory_bytes
 from device_service.mesh.factory import make_mesh
 from device_service.mesh.interface import Mesh
+from device_service.mesh.sim import SimMesh
 from device_service.pool import kv_bytes_per_token
 from device_service.resolve import Resolved, resolve
 from ttserve.errors import StartupError
@@ -206,6 +207,59 @@ def test_the_printed_block_has_no_secret() -> None:
     for part in ("ttserve-sim", "32 requests at a time", "16385 blocks", "fcfs"):
         assert part in text
     assert "adjusted: max_logprobs 50 changed to 20" in text
+
+
+@pytest.mark.feature(78)
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "chunked prefill      on, budget 2048 tokens a step, threshold none"),
+        (
+            ["--max-num-batched-tokens=512", "--long-prefill-token-threshold=256"],
+            "chunked prefill      on, budget 512 tokens a step, threshold 256",
+        ),
+        (
+            ["--no-enable-chunked-prefill", "--max-model-len=1024"],
+            "chunked prefill      off, budget 2048",
+        ),
+    ],
+)
+def test_the_printed_block_says_whether_prompts_are_split(
+    arguments: list[str], says: str
+) -> None:
+    it, mesh = resolved(*arguments)
+    assert says in effective_configuration(it, describe(it, mesh, ""))
+
+
+@pytest.mark.feature(15)
+def test_resolving_twice_gives_the_same() -> None:
+    arguments = ("--max-logprobs=50", "--max-model-len=-1", "--max-num-seqs=4")
+    (first, mesh), (second, _) = resolved(*arguments), resolved(*arguments)
+    assert first.pool == second.pool
+    assert first.notes == second.notes
+    assert describe(first, mesh, "") == describe(second, mesh, "")
+
+
+@pytest.mark.feature(16)
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--data-parallel-size", "4"], "--data-parallel-size 4"),
+        (["--num-gpu-blocks-override", "5"], "does not fit --num-gpu-blocks-override"),
+        (["--max-model-len", "99999999"], "max_model_len"),
+    ],
+)
+def test_what_only_the_model_shows_is_rejected_before_the_mesh_opens(
+    arguments: list[str], says: str
+) -> None:
+    class NeverOpened(SimMesh):
+        def open(self) -> None:
+            raise AssertionError("the mesh was opened")
+
+    config = parse_args(["--mesh", "sim", *arguments], {})
+    with pytest.raises(StartupError, match=says) as caught:
+        resolve(config, NeverOpened(), print)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
