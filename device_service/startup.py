@@ -146,6 +146,11 @@ class _Service:
         if self._config.tt.enable_model_warmup:
             async with _stage("warming up"):
                 await call(self._device.warm_up)
+        else:
+            logger.warning(
+                "tt.enable_model_warmup is off: requests pay for the first step of "
+                "every shape"
+            )
         async with _stage("preparing sampling and grammars"):
             sampling = await call(host_sampling, resolved, self._mesh, driver)
         engine = await call(_engine, resolved, driver, sampling)

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from device_service.mesh.cpu import CpuMesh
-from device_service.models.buckets import half_steps, powers_of_two, smallest_covering
+from device_service.models.buckets import half_steps, powers_of_two
 from device_service.models.contract import KVLayer, KVShape, TTSamplingParams
+from device_service.models.decode_shapes import DecodeShapes
 from device_service.models.device_decode import Output, SamplingAdapter, decode_order
 from device_service.models.hf.attention import UnservableAttention
 from device_service.models.hf.loading import load_decoder
@@ -58,8 +59,7 @@ class TransformersAdapter(SamplingAdapter):
         self._layers = layers
         self._lanes = lanes
         self._rows_per_lane = rows // lanes
-        self._warmed: set[tuple[int, int]] = set()
-        self.unwarmed_decodes = 0
+        self.decode_shapes = DecodeShapes()
         self.tt_supported_decode_batch_sizes = powers_of_two(self._rows_per_lane)
 
     @classmethod
@@ -140,23 +140,38 @@ class TransformersAdapter(SamplingAdapter):
         can_sample_device_grammar: bool = False,
         sampling_trace_variants_prepared: bool = False,
     ) -> None:
-        """Each bucket once, at the smallest page-table width."""
+        """Plain: each bucket, one block wide. Then each width, for few rows."""
+        buckets = [max_batch_size]
+        if self._lanes == 1:
+            buckets = self.tt_supported_decode_batch_sizes
+        runs = [(rows, 1) for rows in buckets]
         if enable_trace:
-            return
-        buckets = self.tt_supported_decode_batch_sizes
-        for rows in buckets if self._lanes == 1 else [max_batch_size]:
-            began = time.monotonic()
-            self._warmed.add((rows, 1))
-            self.decode_forward(
-                tokens=torch.zeros(rows, 1, dtype=torch.int32),
-                start_pos=torch.full((rows,), -1, dtype=torch.int32),
-                page_table=torch.zeros(rows, num_blocks, dtype=torch.int32),
-                kv_cache=kv_cache,
-                enable_trace=False,
-                read_from_device=True,
+            self.decode_shapes.capture(buckets, num_blocks)
+            few = self._lanes if self._lanes > 1 else buckets[0]
+            runs = [(few, columns) for columns in half_steps(num_blocks)]
+            self.decode_shapes.capture([few], num_blocks)
+        for rows, columns in runs:
+            self._warm_up_decode(
+                kv_cache, rows, columns, num_blocks, traced=enable_trace
             )
-            took = time.monotonic() - began
-            logger.info("decode of %d rows warmed up in %.2f s", rows, took)
+
+    def _warm_up_decode(
+        self, kv_cache: PagedKV, rows: int, columns: int, most: int, *, traced: bool
+    ) -> None:
+        """One row at the end of `columns` null blocks, the others empty."""
+        began = time.monotonic()
+        positions = torch.full((rows,), -1, dtype=torch.int32)
+        positions[0] = columns * kv_cache.block_size - 1
+        self.decode_forward(
+            tokens=torch.zeros(rows, 1, dtype=torch.int32),
+            start_pos=positions,
+            page_table=torch.zeros(rows, most, dtype=torch.int32),
+            kv_cache=kv_cache,
+            enable_trace=traced,
+            read_from_device=True,
+        )
+        took = time.monotonic() - began
+        logger.info("decode of %d rows by %d blocks ran in %.2f s", rows, columns, took)
 
     # --------------------------------------------------------------------- steps
 
@@ -219,18 +234,12 @@ class TransformersAdapter(SamplingAdapter):
             positions = torch.from_numpy(inputs.positions).clamp(min=0)
             ids, tables = map(torch.from_numpy, (inputs.tokens, inputs.tables))
             need = int(positions.max()) // kv_cache.block_size + 1
-            width = smallest_covering(half_steps(tables.shape[1]), need)
-            self._note_shape(batch, width)
+            width = self.decode_shapes.columns(
+                batch, need, tables.shape[1], replay=enable_trace
+            )
             return self._model.decode(kv_cache, ids, tables, positions, width)
 
         output = self._decode(
             decode_order(inputs, **options), forward, self._mesh.submit
         )
         return self._answer(output, wait=read_from_device)
-
-    def _note_shape(self, batch: int, width: int) -> None:
-        if (batch, width) in self._warmed:
-            return
-        self._warmed.add((batch, width))
-        self.unwarmed_decodes += 1
-        logger.debug("first decode of %d rows by %d blocks", batch, width)

@@ -22,7 +22,7 @@ from vllm.v1.request import Request
 
 from device_service.assembly import EngineLimits, build_engine
 from device_service.grammar import Grammars, normalise_structured_outputs
-from device_service.mesh.driver import LoadSpec, load_model
+from device_service.mesh.driver import LoadSpec, TraceMode, load_model
 from device_service.mesh.factory import make_mesh
 from device_service.mesh.warm_up import DeviceSampling
 from device_service.models.probe import probed
@@ -97,6 +97,7 @@ class Rig:
         interleave: InterleaveConfig | None = None,
         adapter: type[Any] | None = None,
         site: Mapping[str, Any] | None = None,
+        trace_mode: TraceMode = TraceMode.ALL,
         **engine_args: Any,
     ) -> None:
         defaults: dict[str, Any] = {
@@ -135,6 +136,7 @@ class Rig:
                 rows_per_lane=rows,
                 lanes=lanes,
                 device_sampling=_device_sampling(site),
+                trace_mode=trace_mode,
             ),
         )
         self.driver = loaded.allocate(num_blocks, model_config.max_model_len)
@@ -167,6 +169,8 @@ class Rig:
         self.driver.close()
         self.mesh.close()
         assert self.probe.breaches == []
+        if self.mesh.kind == "cpu":
+            assert self.probe.model.decode_shapes.unwarmed == 0
 
     def __enter__(self) -> Rig:
         return self

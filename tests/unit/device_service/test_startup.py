@@ -244,6 +244,24 @@ def test_a_life(services: list[Service]) -> None:
     assert "closing the mesh" in service.lines[-1]
 
 
+@pytest.mark.feature(40)
+def test_it_serves_after_warm_up_or_says_that_there_was_none(
+    services: list[Service],
+) -> None:
+    off = ("--additional-config.tt.enable_model_warmup", "false")
+    warm, cold = (start(services, "--listen", "127.0.0.1:0", *a) for a in ((), off))
+    for service in (warm, cold):
+        service.wait_for("serving, after")
+    warming = [
+        [i for i, line in enumerate(service.lines) if "warming up" in line]
+        for service in (warm, cold)
+    ]
+    assert warming[0]
+    assert max(warming[0]) < len(warm.lines) - 1
+    assert not warming[1]
+    assert any("tt.enable_model_warmup is off" in line for line in cold.lines)
+
+
 def test_a_signal_while_starting(services: list[Service]) -> None:
     importing = start(services, "--listen", "127.0.0.1:0")
     loading = start(services, "--listen", "127.0.0.1:0")
