@@ -97,6 +97,7 @@ class Rig:
         interleave: InterleaveConfig | None = None,
         adapter: type[Any] | None = None,
         site: Mapping[str, Any] | None = None,
+        grammars: type[Grammars] = Grammars,
         trace_mode: TraceMode = TraceMode.ALL,
         **engine_args: Any,
     ) -> None:
@@ -142,7 +143,7 @@ class Rig:
         self.driver = loaded.allocate(num_blocks, model_config.max_model_len)
         self.driver.warm_up(lambda _: None)
         (self.probe,) = checked.made
-        self.grammars = Grammars(self.config)
+        self.grammars = grammars(self.config)
         self.sampler = HostSampler(
             self.config, self.vocab_size, rows * lanes, position_keyed_seeds=True
         )
