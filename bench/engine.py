@@ -160,6 +160,7 @@ class InProcessEngine:
                 rows=resolved.shape.rows_per_lane,
                 num_blocks=resolved.pool.num_blocks,
                 step_ring=resolved.config.step_ring,
+                kv_groups=resolved.kv_plan.groups,
             ),
             InterleaveConfig(),
             seams.driver(driver),

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from vllm.config import VllmConfig
 from vllm.utils.hashing import get_hash_fn_by_name
@@ -25,6 +24,7 @@ from vllm.v1.kv_cache_interface import (
 from device_service.decode.pipeline import Pipeline
 from device_service.engine import Engine, EngineParts
 from device_service.kv.lane_kv import BlockHasher, LaneKV
+from device_service.kv.layers import PageTables
 from device_service.live import LiveRequests
 from device_service.mesh.interface import Driver
 from device_service.outcome import Outcomes
@@ -41,13 +41,15 @@ from device_service.updates import UpdateBoard
 class EngineLimits:
     """Sizes that the engine works within.
 
-    `num_blocks` counts the null block and is per lane, as is `rows`.
+    `num_blocks` counts the null block and is per lane, as is `rows`. `kv_groups`
+    are those of a model that describes its layers.
     """
 
     lanes: int
     rows: int
     num_blocks: int
     step_ring: int
+    kv_groups: tuple[KVCacheGroupSpec, ...] = ()
 
 
 def table_width(max_model_len: int, block_size: int, num_blocks: int) -> int:
@@ -55,12 +57,19 @@ def table_width(max_model_len: int, block_size: int, num_blocks: int) -> int:
     return min(math.ceil(max_model_len / block_size), num_blocks)
 
 
-def kv_cache_plan(vllm_config: VllmConfig, num_blocks: int) -> KVCacheConfig:
-    """One group of full attention for all layers, as contract 1.2's default.
+def kv_cache_plan(
+    vllm_config: VllmConfig,
+    num_blocks: int,
+    groups: tuple[KVCacheGroupSpec, ...] = (),
+) -> KVCacheConfig:
+    """The groups that were planned, or one of full attention for all layers
+    (contract 1.2).
 
     The heads and sizes in the spec are never used to allocate anything: the
     adapter owns the storage. Block size and count are what the manager needs.
     """
+    if groups:
+        return KVCacheConfig(num_blocks, [], list(groups))
     model_config = vllm_config.model_config
     assert isinstance(model_config.dtype, torch.dtype)  # resolved by vLLM
     spec = FullAttentionSpec(
@@ -110,12 +119,11 @@ def build_engine(
         chunked_prefill=scheduler.enable_chunked_prefill,
         max_model_len=max_model_len,
     )
-    plan = kv_cache_plan(vllm_config, limits.num_blocks)
-    width = table_width(
-        max_model_len, vllm_config.cache_config.block_size, limits.num_blocks
-    )
+    plan = kv_cache_plan(vllm_config, limits.num_blocks, limits.kv_groups)
+    block_sizes = [group.kv_cache_spec.block_size for group in plan.kv_cache_groups]
+    width = table_width(max_model_len, min(block_sizes), limits.num_blocks)
     hasher = _block_hasher(vllm_config, plan)
-    table = np.zeros((limits.lanes * limits.rows, width), dtype=np.int32)
+    tables = PageTables.zero(len(block_sizes), limits.lanes * limits.rows, width)
     lanes = [
         Lane(
             number,
@@ -123,7 +131,7 @@ def build_engine(
             LaneKV(
                 vllm_config,
                 plan,
-                table=table[number * limits.rows : (number + 1) * limits.rows],
+                tables=tables.of_rows(number * limits.rows, (number + 1) * limits.rows),
                 block_hasher=hasher,
             ),
             clock=clock,
@@ -148,7 +156,7 @@ def build_engine(
         planner=Planner(
             lanes, InterleavePolicy(interleave), SiteRule(sampling.site, live.by_id)
         ),
-        pipeline=Pipeline(table, live, driver, sampling.grammars, clock),
+        pipeline=Pipeline(tables, live, driver, sampling.grammars, clock),
         outcomes=Outcomes(
             lanes,
             live,

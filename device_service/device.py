@@ -63,6 +63,7 @@ class Device:
             optimizations=tt.optimizations,
             revision=model.revision,
             device_sampling=_device_sampling(resolved),
+            planned_layers=resolved.kv_plan.layers,
         )
         return load_model(resolved.adapter, self._mesh, spec)
 

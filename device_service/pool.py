@@ -17,7 +17,7 @@ import torch
 from vllm.config import VllmConfig
 
 from device_service.config import DeviceConfig
-from device_service.kv.groups import layer_specs, plan_groups, sequence_blocks
+from device_service.kv.groups import KVPlan, sequence_blocks
 from device_service.kv.memory import free_memory_bytes
 from device_service.kv.sizing import (
     DEFAULT_HOST_FRACTION,
@@ -41,7 +41,11 @@ logger = logging.getLogger(__name__)
 
 
 def size_pool(
-    candidate: Candidate, adapter: type[Any], mesh: Mesh, shape: PoolShape
+    candidate: Candidate,
+    adapter: type[Any],
+    mesh: Mesh,
+    shape: PoolShape,
+    plan: KVPlan,
 ) -> PoolSize:
     """Decide blocks and sequence length before the mesh opens.
 
@@ -51,7 +55,8 @@ def size_pool(
     model = candidate.model
     length = Length(model.max_model_len, fit=model.original_max_model_len == -1)
     if config.mesh == "ttnn":
-        return _size_by_model(candidate, adapter, mesh, shape, length)
+        blocks = _model_blocks(candidate, adapter, mesh, shape)
+        return _size_by_model(candidate, adapter, shape, length, blocks, plan)
     per_token = 0 if config.mesh == "sim" else kv_bytes_per_token(vllm_config)
     free_bytes = free_memory_bytes()
     given = vllm_config.cache_config.num_gpu_blocks_override
@@ -84,38 +89,50 @@ def _budget(config: DeviceConfig, free_bytes: int) -> Budget:
 def _size_by_model(
     candidate: Candidate,
     adapter: type[Any],
-    mesh: Mesh,
     shape: PoolShape,
     length: Length,
+    num_blocks: int,
+    plan: KVPlan,
 ) -> PoolSize:
-    """Contract 2.13 and the exception for hybrid models in 2.14."""
-    hybrid = bool(getattr(adapter, "_HYBRID_KV_CACHE_GROUPS_ENABLED", False))
-    width = candidate.capabilities.output_tokens_per_step
-    num_blocks = model_pool_blocks(
+    """The exception for hybrid models in contract 2.13 and 2.14."""
+    blocks_of = _sequence_blocks(candidate, plan)
+    origin = "the model's token budget"
+    if _is_hybrid(adapter) and blocks_of and not length.fit:
+        least = raised_pool_blocks(
+            shape,
+            length,
+            blocks_of,
+            output_tokens_per_step=candidate.capabilities.output_tokens_per_step,
+        )
+        if least > num_blocks:
+            logger.info(
+                "KV pool raised from %d to %d blocks, so that one sequence of "
+                "max_model_len %d fits",
+                num_blocks,
+                least,
+                length.tokens,
+            )
+            num_blocks = least
+            origin = "raised to hold one sequence of max_model_len"
+    return size_model_pool(
+        shape, length, num_blocks, sequence_blocks=blocks_of, origin=origin
+    )
+
+
+def _is_hybrid(adapter: type[Any]) -> bool:
+    return bool(getattr(adapter, "_HYBRID_KV_CACHE_GROUPS_ENABLED", False))
+
+
+def _model_blocks(
+    candidate: Candidate, adapter: type[Any], mesh: Mesh, shape: PoolShape
+) -> int:
+    """Blocks by the formula of contract 2.13."""
+    window = candidate.model.get_sliding_window() if _is_hybrid(adapter) else None
+    return model_pool_blocks(
         shape,
         _token_budget(candidate, adapter, mesh, shape),
-        output_tokens_per_step=width,
-        hybrid_window=candidate.model.get_sliding_window() if hybrid else None,
-    )
-    blocks_of = _sequence_blocks(candidate, adapter)
-    if not (hybrid and blocks_of) or length.fit:
-        return size_model_pool(shape, length, num_blocks, sequence_blocks=blocks_of)
-    least = raised_pool_blocks(shape, length, blocks_of, output_tokens_per_step=width)
-    if least <= num_blocks:
-        return size_model_pool(shape, length, num_blocks, sequence_blocks=blocks_of)
-    logger.info(
-        "KV pool raised from %d to %d blocks, so that one sequence of max_model_len "
-        "%d fits",
-        num_blocks,
-        least,
-        length.tokens,
-    )
-    return size_model_pool(
-        shape,
-        length,
-        least,
-        sequence_blocks=blocks_of,
-        origin="raised to hold one sequence of max_model_len",
+        output_tokens_per_step=candidate.capabilities.output_tokens_per_step,
+        hybrid_window=window,
     )
 
 
@@ -143,14 +160,12 @@ def _token_budget(
     )
 
 
-def _sequence_blocks(candidate: Candidate, adapter: type[Any]) -> SequenceBlocks | None:
+def _sequence_blocks(candidate: Candidate, plan: KVPlan) -> SequenceBlocks | None:
     """How many blocks a sequence takes; None where all layers are one group."""
-    specs = layer_specs(adapter, candidate.vllm_config)
-    if not specs:
+    if not plan.groups:
         return None
-    groups = plan_groups(candidate.vllm_config, specs)
     return partial(
         sequence_blocks,
-        groups,
+        plan.groups,
         in_flight_tokens=candidate.vllm_config.max_in_flight_tokens,
     )

@@ -19,6 +19,7 @@ from vllm.reasoning import ReasoningParserManager
 from vllm.transformers_utils.config import get_config
 
 from device_service.config import DeviceConfig
+from device_service.kv.groups import KVPlan, layer_specs, plan_layers
 from device_service.kv.sizing import PoolShape, PoolSize
 from device_service.mesh.interface import Mesh
 from device_service.model_source import ModelSource, Progress, find_model
@@ -43,6 +44,7 @@ class Resolved:
     capabilities: Capabilities
     shape: PoolShape
     pool: PoolSize
+    kv_plan: KVPlan
     notes: tuple[str, ...]
 
 
@@ -65,7 +67,8 @@ def resolve(config: DeviceConfig, mesh: Mesh, progress: Progress) -> Resolved:
         rows_per_lane=vllm_config.scheduler_config.max_num_seqs // lanes,
         block_size=vllm_config.cache_config.block_size,
     )
-    pool = size_pool(candidate, adapter, mesh, shape)
+    kv_plan = plan_layers(vllm_config, layer_specs(adapter, vllm_config))
+    pool = size_pool(candidate, adapter, mesh, shape, kv_plan)
     _apply(pool, vllm_config)
     return Resolved(
         config=config,
@@ -75,6 +78,7 @@ def resolve(config: DeviceConfig, mesh: Mesh, progress: Progress) -> Resolved:
         capabilities=candidate.capabilities,
         shape=shape,
         pool=pool,
+        kv_plan=kv_plan,
         notes=tuple(notes),
     )
 

@@ -191,6 +191,7 @@ def _engine(resolved: Resolved, driver: Driver, sampling: HostSampling) -> Engin
         rows=resolved.shape.rows_per_lane,
         num_blocks=resolved.pool.num_blocks,
         step_ring=resolved.config.step_ring,
+        kv_groups=resolved.kv_plan.groups,
     )
     interleave = InterleaveConfig(
         enabled=tt.decode_interleave_enabled,

@@ -10,6 +10,7 @@ import torch
 
 from device_service.batch.inputs import DecodeInput
 from device_service.batch.sampling import DecodeSampling
+from device_service.kv.layers import PageTables
 from device_service.records import SamplingSite, StepPlan
 from device_service.sequence import Sequence
 
@@ -21,10 +22,10 @@ class DecodeBuilder:
     says so and need not lay out its sampling again.
     """
 
-    def __init__(self, page_table: npt.NDArray[np.int32]) -> None:
-        """`page_table`, int32 [all rows, W], is that of every row as it is now."""
-        self._page_table = page_table
-        self._sampling = DecodeSampling(len(page_table))
+    def __init__(self, page_tables: PageTables) -> None:
+        """`page_tables` are those of all rows as they are now."""
+        self._page_tables = page_tables
+        self._sampling = DecodeSampling(len(page_tables))
         self._sequences: Rows[Sequence] = ()
         self._rows: list[int] = []
         self._padded_rows = 0
@@ -47,7 +48,7 @@ class DecodeBuilder:
         ]
         positions = np.full(padded_rows, -1, dtype=np.int32)
         positions[rows] = [row.start for row in plan.rows]
-        table = self._page_table[:padded_rows].copy()
+        table = self._page_tables.first[:padded_rows].copy()
         table[positions < 0] = 0
         changed = self._note_layout(sequences, rows, padded_rows)
         sampling = None
@@ -60,10 +61,19 @@ class DecodeBuilder:
             tokens=torch.from_numpy(tokens),
             positions=torch.from_numpy(positions),
             page_table=torch.from_numpy(table),
+            more_tables=self._more_tables(positions),
             sample_rows=tuple(rows),
             sampling=sampling,
             layout_changed=changed,
         )
+
+    def _more_tables(self, positions: npt.NDArray[np.int32]) -> torch.Tensor | None:
+        more = self._page_tables.more
+        if not len(more):
+            return None
+        tables = more[:, : len(positions)].copy()
+        tables[:, positions < 0] = 0
+        return torch.from_numpy(tables)
 
     def _note_layout(
         self, sequences: tuple[Sequence, ...], rows: list[int], padded_rows: int

@@ -45,7 +45,8 @@ class PrefillInput:
     is this step's work. page_table int32 [n, W]. prompt_lens int64 [n]: end of
     the chunk. start_pos int32 [n]: tokens computed before. slots: the device
     row of each prompt. emits: whether the row completes its prompt. sampling:
-    None when the host samples.
+    None when the host samples. more_tables int32 [groups - 1, n, W]: page tables
+    of further KV groups, if there are any.
     """
 
     tokens: torch.Tensor
@@ -55,6 +56,7 @@ class PrefillInput:
     slots: tuple[int, ...]
     emits: tuple[bool, ...]
     sampling: StepSampling | None = None
+    more_tables: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class DecodeInput:
     tokens int32 [B, 1], positions int32 [B], page_table int32 [B, W].
     sample_rows: merged rows whose results are wanted, in plan order. sampling:
     None when the host samples. layout_changed: other rows or other requests than
-    in the decode step that was built before.
+    in the decode step that was built before. more_tables int32 [groups - 1, B, W]:
+    page tables of further KV groups, if there are any.
     """
 
     tokens: torch.Tensor
@@ -73,3 +76,4 @@ class DecodeInput:
     sample_rows: tuple[int, ...]
     sampling: StepSampling | None = None
     layout_changed: bool = True
+    more_tables: torch.Tensor | None = None

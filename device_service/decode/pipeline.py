@@ -11,6 +11,7 @@ import numpy as np
 
 from device_service.batch.decode import DecodeBuilder
 from device_service.batch.prefill import build_prefill
+from device_service.kv.layers import PageTables
 from device_service.live import LiveRequests
 from device_service.mesh.interface import Driver, StepHandle, StepResult
 from device_service.records import Phase, SamplingSite, StepPlan
@@ -67,19 +68,19 @@ class Pipeline:
 
     def __init__(
         self,
-        page_table: np.ndarray,
+        page_tables: PageTables,
         live: LiveRequests,
         driver: Driver,
         grammars: GrammarKeeper,
         clock: Callable[[], float],
     ) -> None:
-        """`page_table`, int32 [all rows, W], is the lanes' to write."""
-        self._page_table = page_table
+        """`page_tables`, of all rows, are the lanes' to write."""
+        self._page_tables = page_tables
         self._live = live
         self._driver = driver
         self._grammars = grammars
         self._clock = clock
-        self._decodes = DecodeBuilder(page_table)
+        self._decodes = DecodeBuilder(page_tables)
         self._in_flight: deque[InFlight] = deque()
 
     def __len__(self) -> int:
@@ -102,7 +103,7 @@ class Pipeline:
                 handle = self._driver.decode(step)
                 deferred = step.sampling is not None and step.sampling.deferred
             else:
-                prompts = build_prefill(plan, sequences, self._page_table)
+                prompts = build_prefill(plan, sequences, self._page_tables)
                 handle = self._driver.prefill(prompts)
             submitted = self._clock()
             # After the submission, so that masks are made while the mesh works.

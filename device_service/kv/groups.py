@@ -9,20 +9,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import (
+    AttentionSpec,
     KVCacheGroupSpec,
     KVCacheSpec,
     SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
 )
 
+from device_service.kv.layers import PlannedLayer
 from ttserve.errors import StartupError
 
-_LAYER = re.compile(r"(?:^|\.)layers\.\d+(?:\.|$)")
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class KVPlan:
+    """How the layers of a model that describes them share the pool.
+
+    Both are empty for other models: one group of full attention, and storage as
+    the adapter's configuration tells. `layers` are in their order.
+    """
+
+    groups: tuple[KVCacheGroupSpec, ...] = ()
+    layers: tuple[PlannedLayer, ...] = ()
 
 
 def layer_specs(adapter: type[Any], vllm_config: VllmConfig) -> dict[str, KVCacheSpec]:
@@ -48,14 +64,67 @@ def layer_specs(adapter: type[Any], vllm_config: VllmConfig) -> dict[str, KVCach
     return dict(specs)
 
 
-def plan_groups(
-    vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]
-) -> list[KVCacheGroupSpec]:
-    """The groups that vLLM's planner makes of some layers."""
+def plan_layers(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> KVPlan:
+    """What vLLM's planner makes of some layers. Raises StartupError.
+
+    Layers at the same place in their groups share a buffer: blocks of one pool
+    have one size in bytes, whatever group they are of.
+    """
+    if not specs:
+        return KVPlan()
     register_all_kvcache_specs(vllm_config)
     # Its planner asks how vLLM would lay blocks out, which is the adapter's affair.
     vllm_config.cache_config.kv_cache_layout = "NHD"
-    return list(get_kv_cache_groups(vllm_config, dict(specs)))
+    try:
+        groups = get_kv_cache_groups(vllm_config, dict(specs))
+    except (NotImplementedError, ValueError) as error:
+        raise StartupError(
+            f"the model's KV layers cannot be planned: {error}"
+        ) from error
+    placed = {
+        int(_number(name)): _place(number, place, name, group)
+        for number, group in enumerate(groups)
+        for place, name in enumerate(group.layer_names)
+    }
+    if sorted(placed) != list(range(len(specs))):
+        raise StartupError(
+            f"get_kv_cache_spec names the layers {sorted(map(_number, specs))}; there "
+            f"must be one entry for each of 0 to {len(specs) - 1}"
+        )
+    return KVPlan(
+        tuple(_for_manager(group) for group in groups),
+        tuple(placed[layer] for layer in range(len(specs))),
+    )
+
+
+def _number(name: str) -> int:
+    match = _LAYER.search(name)
+    assert match is not None  # `layer_specs` has looked
+    return int(match[1])
+
+
+def _place(number: int, place: int, name: str, group: KVCacheGroupSpec) -> PlannedLayer:
+    spec = group.kv_cache_spec
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        spec = spec.kv_cache_specs[name]
+    if not isinstance(spec, AttentionSpec):
+        raise StartupError(f"{name} is no attention layer ({type(spec).__name__})")
+    return PlannedLayer(
+        group=number,
+        tensor=place,
+        num_kv_heads=spec.num_kv_heads,
+        head_size=spec.head_size,
+        block_size=spec.block_size,
+        dtype=spec.dtype,
+    )
+
+
+def _for_manager(group: KVCacheGroupSpec) -> KVCacheGroupSpec:
+    """A wrapper of unequal layers stands for a single one: they need equal blocks."""
+    spec = group.kv_cache_spec
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        spec = next(iter(spec.kv_cache_specs.values()))
+    return replace(group, kv_cache_spec=spec)
 
 
 def sequence_blocks(

@@ -9,15 +9,16 @@ request could hit blocks of its own step (COMPOSING coupling 3 and 4).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from vllm.config import VllmConfig
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import BlockHash, resolve_kv_cache_block_sizes
-from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 from vllm.v1.request import Request
+
+from device_service.kv.layers import PageTables
 
 BlockHasher = Callable[[Request], list[BlockHash]]
 """Hashes of a request's full blocks beyond those in its `block_hashes`."""
@@ -32,21 +33,17 @@ class PrefixHit:
 
 
 class LaneKV:
-    """The block pool of one lane and its page table.
-
-    `table` is int32 [rows, W]: the block ids of the request in each row, unused
-    cells 0. Engine thread only.
-    """
+    """The block pool of one lane and its page tables. Engine thread only."""
 
     def __init__(
         self,
         vllm_config: VllmConfig,
         kv_cache_config: KVCacheConfig,
         *,
-        table: np.ndarray,
+        tables: PageTables,
         block_hasher: BlockHasher | None,
     ) -> None:
-        """`table`, int32 [rows, W], zero, is kept up to date from here on.
+        """`tables`, of the lane's rows, zero, are kept up to date from here on.
 
         `block_hasher` hashes what is new of a request; None: no prefix cache.
         """
@@ -67,11 +64,21 @@ class LaneKV:
         )
         self._block_size = scheduler_block_size
         self._block_hasher = block_hasher
-        # Per row: blocks in the table, and how many of them are published. Most
-        # decode steps stay inside a block, so these two spare them the manager.
-        self._width = [0] * len(table)
-        self._published = [0] * len(table)
-        self.table = table
+        self._tables = [tables.first, *tables.more]
+        self._group_block_sizes = [
+            group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups
+        ]
+        # A sliding window leaves blocks behind, which then belong to others.
+        self._forgets = not all(
+            isinstance(group.kv_cache_spec, FullAttentionSpec)
+            for group in kv_cache_config.kv_cache_groups
+        )
+        # Per group and row: blocks in its table.
+        self._widths = [[0] * len(tables) for _ in self._tables]
+        # Per row: blocks that every group has, and how many of them are published.
+        # Most decode steps stay inside a block, so these spare them the manager.
+        self._width = [0] * len(tables)
+        self._published = [0] * len(tables)
         self.total_blocks = kv_cache_config.num_blocks - 1
 
     @property
@@ -120,7 +127,7 @@ class LaneKV:
         )
         if new is None:
             return False
-        self._append(row, self._manager.get_block_ids(request.request_id)[0])
+        self._append(row, self.block_ids(request))
         self._published[row] = hit.num_tokens // self._block_size
         return True
 
@@ -132,7 +139,11 @@ class LaneKV:
         new = self._manager.allocate_slots(request, num_tokens, delay_cache_blocks=True)
         if new is None:
             return False
-        self._append(row, new.get_block_ids()[0])
+        if self._forgets:
+            self._clear_tables(row)
+            self._append(row, self.block_ids(request))
+        else:
+            self._append(row, new.get_block_ids())
         return True
 
     def publish(self, request: Request, row: int) -> None:
@@ -160,7 +171,7 @@ class LaneKV:
     def discard(self, request: Request, row: int) -> None:
         """Take the blocks of a failed request back and forget what they hold."""
         ids = {i for group in self.block_ids(request) for i in group}
-        self._manager.evict_blocks(ids)
+        self._manager.evict_blocks(ids - {0})  # the null block is nobody's
         self.free(request, row)
 
     def block_ids(self, request: Request) -> tuple[list[int], ...]:
@@ -169,17 +180,29 @@ class LaneKV:
 
     def num_blocks(self, row: int) -> int:
         """Blocks that the request in a row references."""
-        return self._width[row]
+        return sum(width[row] for width in self._widths)
 
     def forget_prefixes(self) -> bool:
         """Empty the prefix cache; False when requests hold blocks."""
         return bool(self._manager.reset_prefix_cache())
 
-    def _append(self, row: int, ids: list[int]) -> None:
-        width = self._width[row]
-        self.table[row, width : width + len(ids)] = ids
-        self._width[row] = width + len(ids)
+    def _append(self, row: int, ids: Sequence[list[int]]) -> None:
+        """Name new blocks, given per group, behind those in the row's tables."""
+        for table, widths, new in zip(self._tables, self._widths, ids, strict=True):
+            width = widths[row]
+            table[row, width : width + len(new)] = new
+            widths[row] = width + len(new)
+        room = min(
+            widths[row] * size
+            for widths, size in zip(self._widths, self._group_block_sizes, strict=True)
+        )
+        self._width[row] = room // self._block_size
 
     def _clear(self, row: int) -> None:
-        self.table[row] = 0
+        self._clear_tables(row)
         self._width[row] = self._published[row] = 0
+
+    def _clear_tables(self, row: int) -> None:
+        for table, widths in zip(self._tables, self._widths, strict=True):
+            table[row] = 0
+            widths[row] = 0

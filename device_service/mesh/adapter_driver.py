@@ -16,6 +16,7 @@ from device_service.decode.reload import ReloadPlanner
 from device_service.mesh.decode_readback import DecodeReadback
 from device_service.mesh.handles import DeferredStep, RunningStep, SettledStep
 from device_service.mesh.interface import Mesh, MeshPoisoned, StepHandle
+from device_service.mesh.page_tables import all_groups, per_layer
 from device_service.mesh.placement import Placement
 from device_service.mesh.readback import (
     Results,
@@ -179,6 +180,7 @@ class AdapterDriver:
             "start_pos": step.start_pos.numpy() if one_lane else step.start_pos,
             "empty_slots": list(step.slots),
         }
+        arguments |= per_layer(step, self._placement)
         reads = reads_logits(None)
         if sampling is not None:
             arguments["sampling_params"] = sampling_params(sampling.rows)
@@ -205,7 +207,7 @@ class AdapterDriver:
         commands = self.reload.plan(
             device_sampling=sampling is not None,
             layout_changed=self._layout_pending,
-            page_table=step.page_table.numpy(),
+            page_table=all_groups(step),
         )
         arguments: dict[str, Any] = {
             "tokens": step.tokens,
@@ -216,6 +218,7 @@ class AdapterDriver:
             "read_from_device": False,
             **commands.as_keywords(),
         }
+        arguments |= per_layer(step, self._placement)
         if self._identity is not None:
             arguments["slot_remap"] = self._identity
         if sampling is not None:

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from device_service.kv.layers import PlannedLayer
 from device_service.mesh.adapter_driver import AdapterDriver
 from device_service.mesh.interface import Mesh
 from device_service.mesh.placement import Placement, TraceMode
@@ -52,7 +53,8 @@ class LoadSpec:
     `hf_config` is not changed: the adapter gets a copy that carries path,
     dtype and revision. `rows_per_lane` is `max_num_seqs`; the adapter sees
     lanes * rows_per_lane rows. `max_model_len` is the limit before fitting.
-    `device_sampling` says what the device is to sample.
+    `device_sampling` says what the device is to sample. `planned_layers` are those
+    of a model that describes them; else they follow from `hf_config`.
     """
 
     hf_config: Any
@@ -66,6 +68,13 @@ class LoadSpec:
     optimizations: str | None = None
     revision: str | None = None
     device_sampling: DeviceSampling = DeviceSampling()
+    planned_layers: tuple[PlannedLayer, ...] = ()
+
+    @property
+    def layer_groups(self) -> tuple[int, ...]:
+        """The KV group of each layer; empty where there is one for all."""
+        groups = tuple(layer.group for layer in self.planned_layers)
+        return groups if max(groups, default=0) else ()
 
 
 def load_model(adapter: type[Any], mesh: Mesh, spec: LoadSpec) -> LoadedModel:
@@ -140,6 +149,9 @@ class LoadedModel:
 
         A pool of `num_blocks` costs lanes * num_blocks * bytes_per_block.
         """
+        if planned := self._spec.planned_layers:
+            buffers = {layer.tensor: layer.bytes_per_block for layer in planned}
+            return sum(buffers.values())
         per_token = sum(layer.bytes_per_token() for layer in self._layers)
         return self._spec.block_size * per_token
 
@@ -149,13 +161,14 @@ class LoadedModel:
         `max_model_len` is the limit after fitting. Called once.
         """
         spec = self._spec
+        block_sizes = [layer.block_size for layer in spec.planned_layers]
+        smallest = min(block_sizes, default=spec.block_size)
         placement = Placement(
             lanes=spec.lanes,
             rows_per_lane=spec.rows_per_lane,
-            page_table_width=min(
-                math.ceil(max_model_len / spec.block_size), num_blocks
-            ),
+            page_table_width=min(math.ceil(max_model_len / smallest), num_blocks),
             trace_mode=spec.trace_mode,
+            layer_groups=spec.layer_groups,
         )
         kv_cache = self._allocate(num_blocks)
         return AdapterDriver(
@@ -170,10 +183,17 @@ class LoadedModel:
     def _allocate(self, num_blocks: int) -> Any:
         rows, columns = self._mesh.grid
         devices = max(rows * columns // self._spec.lanes, 1)
-        specs: list[KVLayerSpec] = [
-            (self._shape(layer, num_blocks, devices), layer.dtype, index)
-            for index, layer in enumerate(self._layers)
-        ]
+        specs: list[KVLayerSpec]
+        if planned := self._spec.planned_layers:
+            specs = [
+                (_planned_shape(layer, num_blocks, devices), layer.dtype, layer.tensor)
+                for layer in planned
+            ]
+        else:
+            specs = [
+                (self._shape(layer, num_blocks, devices), layer.dtype, index)
+                for index, layer in enumerate(self._layers)
+            ]
         try:
             return self._allocate_through_contract(specs)
         except (MemoryError, RuntimeError) as error:
@@ -190,7 +210,8 @@ class LoadedModel:
         if not isinstance(model, AllocatesUniform):
             raise StartupError(f"{type(model).__name__} cannot allocate a KV cache")
         shape, dtype, _ = specs[0]
-        if any(spec[:2] != (shape, dtype) for spec in specs):
+        unequal = any(spec[:2] != (shape, dtype) for spec in specs)
+        if unequal or self._spec.layer_groups:
             raise StartupError(
                 f"{type(model).__name__} allocates only equal layers, but the "
                 "model's layers differ"
@@ -199,8 +220,18 @@ class LoadedModel:
 
     def _shape(self, layer: KVLayer, num_blocks: int, devices: int) -> KVShape:
         """The shape on one device of a submesh (contract 1.4)."""
-        heads = layer.num_kv_heads // min(devices, layer.num_kv_heads)
+        heads = _heads_per_device(layer.num_kv_heads, devices)
         return num_blocks, heads, self._spec.block_size, layer.key_size
+
+
+def _planned_shape(layer: PlannedLayer, num_blocks: int, devices: int) -> KVShape:
+    heads = _heads_per_device(layer.num_kv_heads, devices)
+    return num_blocks, heads, layer.block_size, layer.head_size
+
+
+def _heads_per_device(heads: int, devices: int) -> int:
+    """KV heads on one device of a submesh (contract 1.4)."""
+    return heads // min(devices, heads)
 
 
 def _layers_of(hf_config: Any, dtype: torch.dtype) -> list[KVLayer]:

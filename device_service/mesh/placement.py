@@ -29,12 +29,16 @@ class TraceMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How requests lie on the mesh: merged row = lane * rows_per_lane + local row."""
+    """How requests lie on the mesh: merged row = lane * rows_per_lane + local row.
+
+    `layer_groups` is the KV group of each layer, empty where there is one group.
+    """
 
     lanes: int
     rows_per_lane: int
     page_table_width: int
     trace_mode: TraceMode
+    layer_groups: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:

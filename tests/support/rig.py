@@ -22,6 +22,7 @@ from vllm.v1.request import Request
 
 from device_service.assembly import EngineLimits, build_engine
 from device_service.grammar import Grammars, normalise_structured_outputs
+from device_service.kv.groups import layer_specs, plan_layers
 from device_service.mesh.driver import LoadSpec, TraceMode, load_model
 from device_service.mesh.factory import make_mesh
 from device_service.mesh.warm_up import DeviceSampling
@@ -124,6 +125,7 @@ class Rig:
         self.mesh = make_mesh(mesh, dict(mesh_options or {}))
         self.mesh.open()
         chosen = adapter or resolve_adapter(model_config.architectures[0], mesh)
+        kv_plan = plan_layers(self.config, layer_specs(chosen, self.config))
         checked = probed(chosen)
         loaded = load_model(
             checked,
@@ -137,6 +139,7 @@ class Rig:
                 rows_per_lane=rows,
                 lanes=lanes,
                 device_sampling=_device_sampling(site),
+                planned_layers=kv_plan.layers,
                 trace_mode=trace_mode,
             ),
         )
@@ -157,7 +160,13 @@ class Rig:
         )
         self.engine = build_engine(
             self.config,
-            EngineLimits(lanes=lanes, rows=rows, num_blocks=num_blocks, step_ring=4096),
+            EngineLimits(
+                lanes=lanes,
+                rows=rows,
+                num_blocks=num_blocks,
+                step_ring=4096,
+                kv_groups=kv_plan.groups,
+            ),
             interleave or InterleaveConfig(),
             self.driver,
             HostSampling(self.sampler, self.grammars, policy),

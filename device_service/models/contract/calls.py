@@ -4,8 +4,8 @@ Every call is made with keywords only. The keys of a class with `total=False` ar
 left out where their conditions do not hold, so an adapter that does not declare
 what a condition needs need not take them. Not sent at all, since what they are for is
 not served yet: `pixel_values` and `image_grid_thw` (images),
-`rope_deltas_all_users` (request-specific RoPE), `page_tables_per_layer` (more
-than one KV group), `spec_mode` and its companions (speculation).
+`rope_deltas_all_users` (request-specific RoPE), `spec_mode` and its companions
+(speculation).
 """
 
 from __future__ import annotations
@@ -71,8 +71,11 @@ class PrefillCall(AlwaysOfPrefill, total=False):
 
     sampling_params, `n` entries each, where this prefill samples on the device.
     read_from_device, False, only where the adapter has `read_prefill_output`.
+    page_tables_per_layer, only with several KV groups: for each layer the table of
+    its group, int32 [rows of all lanes, W], the call's rows first and 0 below them.
     """
 
+    page_tables_per_layer: list[torch.Tensor]
     sampling_params: TTSamplingParams
     read_from_device: bool
 
@@ -104,9 +107,10 @@ class DecodeCall(AlwaysOfDecode, total=False):
     the device samples; the four reload commands on every call where it is 1 or
     more (contract 1.10, `device_service.decode.reload`).
     defer_device_sampling, instead of sampling_params, where a mask has to come
-    before the device samples (contract 1.11).
+    before the device samples (contract 1.11). page_tables_per_layer as in prefill.
     """
 
+    page_tables_per_layer: list[torch.Tensor]
     sampling_params: TTSamplingParams
     prompt_tokens: torch.Tensor
     output_tokens: torch.Tensor

@@ -13,7 +13,8 @@ class Facts:
     """Filled in as calls tell them; a 0 is not known yet.
 
     rows: of all lanes. width: columns of a page table, known from warm-up or the
-    first step. num_blocks: of one lane's pool, null block included.
+    first step. num_blocks: of one lane's pool, null block included. windows: some
+    layers may forget the blocks that a sliding window has left.
     """
 
     capabilities: Capabilities
@@ -22,6 +23,7 @@ class Facts:
     lanes: int
     max_seq_len: int
     vocabulary: int
+    windows: bool = False
     num_blocks: int = 0
     block_size: int = 0
     width: int = 0

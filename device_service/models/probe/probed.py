@@ -103,6 +103,7 @@ class Probe(metaclass=_ProbedType):
             lanes=tt_data_parallel,
             max_seq_len=max_seq_len,
             vocabulary=hf_config.get_text_config().vocab_size,
+            windows=hasattr(cls.adapter, "get_kv_cache_spec"),
         )
         return cls(model, facts)
 

@@ -13,6 +13,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from device_service.kv.groups import layer_specs, plan_layers
 from device_service.kv.sizing import PoolShape, PoolSize
 from device_service.mesh.cpu import CpuMesh
 from device_service.models.capabilities import Capabilities
@@ -68,7 +69,8 @@ def sized(
     it = candidate(capabilities, *arguments, mesh="ttnn")
     adjust(it)
     mesh = CpuMesh((8, 4))
-    return size_pool(it, adapter, mesh, shape or PoolShape(1, 32, 64))
+    plan = plan_layers(it.vllm_config, layer_specs(adapter, it.vllm_config))
+    return size_pool(it, adapter, mesh, shape or PoolShape(1, 32, 64), plan)
 
 
 @pytest.mark.feature(44, 45)
