@@ -18,7 +18,7 @@ from vllm.config import VllmConfig
 from vllm.reasoning import ReasoningParserManager
 from vllm.transformers_utils.config import get_config
 
-from device_service.config import DeviceConfig
+from device_service.config import DeviceConfig, Environment
 from device_service.kv.groups import KVPlan, layer_specs, plan_layers
 from device_service.kv.sizing import PoolShape, PoolSize
 from device_service.mesh.interface import Mesh
@@ -92,24 +92,23 @@ def _lanes(config: DeviceConfig, source: ModelSource) -> int:
         source.directory, trust_remote_code=config.engine["trust_remote_code"]
     )
     architecture = (hf_config.architectures or [""])[0]
-    environment = config.environment
-    folds = (
-        (
-            architecture.startswith("Llama")
-            and environment.llama_version == "llama3_70b_galaxy"
-        )
-        or (
-            architecture.startswith("Qwen3")
-            and environment.qwen3_version == "qwen3_32b_galaxy"
-        )
-        or architecture == "GptOssForCausalLM"
-    )
-    if not folds:
+    if not runs_as_lanes(architecture, config.environment):
         raise StartupError(
             f"--data-parallel-size {size}: {architecture} does not run as lanes of one "
             "mesh; start one device service per mesh and give frontends all addresses"
         )
     return size
+
+
+def runs_as_lanes(architecture: str, environment: Environment) -> bool:
+    """Whether one mesh runs several lanes of a model (contract 2.17)."""
+    llama = environment.llama_version == "llama3_70b_galaxy"
+    qwen3 = environment.qwen3_version == "qwen3_32b_galaxy"
+    return (
+        (architecture.startswith("Llama") and llama)
+        or (architecture.startswith("Qwen3") and qwen3)
+        or architecture == "GptOssForCausalLM"
+    )
 
 
 def _engine_values(

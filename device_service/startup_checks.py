@@ -195,6 +195,12 @@ MODEL_CHECKS = (
         "{mesh} does not serve them",
     ),
     ModelCheck(
+        "rope of each request",
+        lambda it: it.model.uses_mrope,
+        "{architecture} turns positions in a way of each request's own, which comes "
+        "with images and is not built yet; use a text-only model",
+    ),
+    ModelCheck(
         "block output",
         lambda it: it.capabilities.output_tokens_per_step > 1,
         "{architecture} produces several tokens per step, which is not built yet",

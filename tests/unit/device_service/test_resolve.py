@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from device_service.__main__ import _model_argument
-from device_service.config import parse_args
+from device_service.config import Environment, parse_args
 from device_service.describe import bundle_of, describe
 from device_service.effective import effective_configuration
 from device_service.kv.memory import free_memory_bytes
@@ -20,7 +20,7 @@ from device_service.mesh.factory import make_mesh
 from device_service.mesh.interface import Mesh
 from device_service.mesh.sim import SimMesh
 from device_service.pool import kv_bytes_per_token
-from device_service.resolve import Resolved, resolve
+from device_service.resolve import Resolved, resolve, runs_as_lanes
 from ttserve.errors import StartupError
 from ttserve.sim_model import sim_model_dir
 
@@ -83,6 +83,42 @@ def test_the_cpu_pool_takes_a_quarter_of_free_memory_at_most() -> None:
     assert given.pool.origin == "--kv-cache-memory-bytes"
 
 
+LLAMA = {"llama_version": "llama3_70b_galaxy"}
+QWEN3 = {"qwen3_version": "qwen3_32b_galaxy"}
+
+
+@pytest.mark.feature(80, 81)
+@pytest.mark.parametrize(
+    ("architecture", "versions", "folds"),
+    [
+        ("LlamaForCausalLM", LLAMA, True),
+        ("LlamaForCausalLM", QWEN3, False),
+        ("LlamaForCausalLM", {"llama_version": "tt_transformers"}, False),
+        ("Qwen3ForCausalLM", QWEN3, True),
+        ("Qwen3ForCausalLM", LLAMA, False),
+        ("Qwen2ForCausalLM", QWEN3, False),
+        ("GptOssForCausalLM", {}, True),
+        ("MistralForCausalLM", LLAMA | QWEN3, False),
+    ],
+)
+def test_three_kinds_of_models_run_as_lanes(
+    architecture: str, versions: dict[str, str], *, folds: bool
+) -> None:
+    assert runs_as_lanes(architecture, Environment(**versions)) is folds
+
+
+@pytest.mark.feature(81)
+def test_folding_twice_gives_the_same() -> None:
+    arguments = ("--data-parallel-size", "4", "--max-num-seqs", "8")
+    (first, _), (second, _) = (
+        resolved(*arguments, **GALAXY),
+        resolved(*arguments, **GALAXY),
+    )
+    assert first.shape == second.shape
+    assert first.pool == second.pool
+
+
+@pytest.mark.feature(80)
 def test_data_parallel_size_folds_into_lanes() -> None:
     it, mesh = resolved("--data-parallel-size", "4", "--max-num-seqs", "8", **GALAXY)
     description = describe(it, mesh, "")
@@ -93,6 +129,7 @@ def test_data_parallel_size_folds_into_lanes() -> None:
     assert (description.mesh.rows, description.mesh.columns) == (8, 4)
 
 
+@pytest.mark.feature(81)
 @pytest.mark.parametrize("environ", [{}, {"TT_QWEN3_TEXT_VER": "qwen3_32b_galaxy"}])
 def test_other_models_do_not_run_as_lanes(environ: dict[str, str]) -> None:
     with pytest.raises(StartupError, match="one device service per mesh"):

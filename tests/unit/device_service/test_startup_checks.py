@@ -348,11 +348,12 @@ REFUSED_KINDS: list[tuple[str, dict[str, Any], str]] = [
     ("pooling", {"runner_type": "pooling"}, "Some does not generate text"),
     ("state-space layers", {"has_inner_state": True}, "mesh cpu does not serve them"),
     ("state-space layers", {"is_attention_free": True}, "a state instead of keys"),
+    ("rope of each request", {"uses_mrope": True}, "Some turns positions in a way"),
     ("quantized weights", {"quantization": "awq"}, "Some is quantized (awq)"),
 ]
 
 
-@pytest.mark.feature(16, 18)
+@pytest.mark.feature(16, 18, 91)
 @pytest.mark.parametrize(("name", "facts", "says"), REFUSED_KINDS)
 def test_kinds_of_models_that_are_refused(
     name: str, facts: dict[str, Any], says: str
@@ -365,6 +366,7 @@ def test_kinds_of_models_that_are_refused(
         "has_inner_state": False,
         "is_attention_free": False,
         "quantization": None,
+        "uses_mrope": False,
         "max_model_len": 512,
         "max_logprobs": 20,
     }

@@ -207,6 +207,7 @@ def test_unknown_events_are_ignored() -> None:
     assert decoded.outputs.outputs[0].events is None
 
 
+@pytest.mark.feature(155)
 def test_stats() -> None:
     stats = step_pb2.SchedulerStats(
         running=2, waiting=3, kv_usage=0.5, prefix_cache_queries=8, prefix_cache_hits=4
