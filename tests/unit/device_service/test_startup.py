@@ -217,10 +217,14 @@ def port_of(service: Service) -> int:
     return int(line.rpartition(":")[2])
 
 
+@pytest.mark.edge(55)
 def test_a_life(services: list[Service]) -> None:
     service = start(services, "--listen", "127.0.0.1:0", "--max-model-len", "2048")
     port = port_of(service)
     service.wait_for("serving, after")
+    # Loggers outside of vLLM are heard from the first line on.
+    assert "reading the model's configuration" in service.output
+    assert "effective configuration" in service.output
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         device = device_pb2_grpc.DeviceStub(channel)
         model = device.GetModel(device_pb2.GetModelRequest()).model
