@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from device_service.description import ModelDescription
+from device_service.options import TTOptions
 from device_service.resolve import Resolved
 
 
@@ -59,13 +60,23 @@ def _steps(resolved: Resolved) -> list[tuple[str, str]]:
         ("decode interleave", interleave),
         ("policy", str(scheduler.policy)),
         ("decode overlap", "off (one step at a time)"),
-        ("sampling", "on the host"),
+        ("sampling", _sampling(tt)),
         (
             "grammars",
             f"{grammar.backend}, reasoning parser {grammar.reasoning_parser or 'none'}",
         ),
         ("traces, warm-up", f"{tt.trace_mode}, {_on(value=tt.enable_model_warmup)}"),
     ]
+
+
+def _sampling(tt: TTOptions) -> str:
+    sites = {
+        None: "on the host",
+        "all": "on the device, where a step allows it",
+        "decode_only": "on the device in decode steps, where one allows it",
+    }
+    seeded = tt.sample_on_device_mode and tt.seeded_sampling_policy == "host"
+    return sites[tt.sample_on_device_mode] + ("; seeded on the host" if seeded else "")
 
 
 def _service(resolved: Resolved) -> list[tuple[str, str]]:

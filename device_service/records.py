@@ -78,7 +78,8 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Log probabilities at one position; `chosen_rank` is 1 for the best.
+    """Log probabilities at one position; `chosen_rank` is 1 for the best and 0
+    where it is not known, which a device's sampler may leave open.
 
     `top_ids` and `top_values` are parallel, best first, already cut to what
     the request asked for. Values may be -inf.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 from device_service.grammar import Grammars
 from device_service.mesh.interface import Driver, Mesh
 from device_service.resolve import Resolved
 from device_service.sampling.host_sampler import HostSampler
 from device_service.sampling.interface import HostSampling
+from device_service.sampling.recipe import GREEDY_BELOW, effective_top_k
 from device_service.sampling.site import SitePolicy
+
+logger = logging.getLogger(__name__)
 
 TOP_LOGPROBS_MODEL_TYPES = frozenset({"gpt_oss"})
 """Model types whose device sampler gives the best tokens' log probabilities."""
@@ -30,7 +35,24 @@ def host_sampling(resolved: Resolved, mesh: Mesh, driver: Driver) -> HostSamplin
         custom_processors=sampler.has_custom_processors,
         device_grammar=driver.device_grammar,
     )
+    if (advice := top_k_advice(site, resolved)) is not None:
+        logger.warning("%s", advice)
     return HostSampling(sampler, grammars, site)
+
+
+def top_k_advice(site: SitePolicy, resolved: Resolved) -> str | None:
+    """What to set, where requests that say nothing would all go to the host."""
+    most = site.max_device_top_k
+    defaults = resolved.vllm_config.model_config.get_diff_sampling_param()
+    top_k = effective_top_k(defaults.get("top_k", 0), site.vocab_size)
+    if site.mode is None or most is None or top_k <= most:
+        return None
+    if defaults.get("temperature", 1.0) < GREEDY_BELOW:
+        return None
+    return (
+        f"requests without top_k will be sampled on the host, because the device takes "
+        f"at most {most}: set --override-generation-config '{{\"top_k\": {most}}}'"
+    )
 
 
 def site_policy(

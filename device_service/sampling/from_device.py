@@ -58,7 +58,8 @@ def _answer(
 ) -> TokenLogprobs | None:
     """One row's, cut to what it asked for; None if the chosen token is missing.
 
-    As on the host, a rank is the number of tokens at least as probable.
+    As on the host, a rank is the number of tokens at least as probable, but only
+    among those given: the last one's may be higher.
     """
     values = logprobs.values[place]
     if logprobs.token_ids is None:
