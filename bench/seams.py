@@ -136,6 +136,10 @@ class _Driver:
         self._mark = mark
 
     @property
+    def resident_inputs(self) -> bool:
+        return self._driver.resident_inputs
+
+    @property
     def device_grammar(self) -> bool:
         return self._driver.device_grammar
 

@@ -21,6 +21,7 @@ from vllm.v1.kv_cache_interface import (
     KVCacheGroupSpec,
 )
 
+from device_service.decode.overlap import OverlapPolicy, OverlapRule
 from device_service.decode.pipeline import Pipeline
 from device_service.engine import Engine, EngineParts
 from device_service.kv.lane_kv import BlockHasher, LaneKV
@@ -156,7 +157,15 @@ def build_engine(
         planner=Planner(
             lanes, InterleavePolicy(interleave), SiteRule(sampling.site, live.by_id)
         ),
-        pipeline=Pipeline(tables, live, driver, sampling.grammars, clock),
+        pipeline=Pipeline(lanes, tables, live, driver, sampling.grammars, clock),
+        overlap=OverlapRule(
+            OverlapPolicy(
+                asynchronous=bool(scheduler.async_scheduling),
+                resident_inputs=driver.resident_inputs,
+                custom_processors=sampling.site.custom_processors,
+            ),
+            lanes,
+        ),
         outcomes=Outcomes(
             lanes,
             live,

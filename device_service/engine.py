@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from device_service.control import StepControl
+from device_service.decode.overlap import PAUSED, OverlapRule
 from device_service.decode.pipeline import Completed, Pipeline
 from device_service.inbox import Inbox
 from device_service.kv.lane_kv import BlockHasher
@@ -42,8 +43,6 @@ from ttserve.errors import Reason, TTServeError
 
 logger = logging.getLogger(__name__)
 
-SYNCHRONOUS = OverlapVerdict(overlap=False, reason="sync_mode")
-
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
@@ -54,6 +53,7 @@ class EngineParts:
     board: UpdateBoard
     planner: Planner
     pipeline: Pipeline
+    overlap: OverlapRule
     outcomes: Outcomes
     grammars: GrammarKeeper
     steps: StepRing
@@ -97,32 +97,51 @@ class Engine:
             self.died.set_result(None)
 
     def step(self) -> bool:
-        """One turn: finish what the mesh has, plan the next step, submit it.
+        """One turn: plan a step, submit it, finish the oldest one.
 
-        False when there was nothing to do. Aborts that came while the mesh
-        worked are taken before its outcome is applied, so their late tokens go
-        nowhere. Sessions are told and the step is recorded when the next one is
-        on its way, so that the mesh does not wait for that.
+        False when there was nothing to do. Unless the new step may overlap the
+        one in flight, that one is finished before. If it may, two are in flight
+        until the older one is finished; more there never are. Sessions are told
+        of a step when the next one is on its way, so that the mesh does not
+        wait for that.
         """
-        parts = self._parts
-        completed = parts.pipeline.drain()
+        parts, pipeline = self._parts, self._parts.pipeline
         self._inbox.run()
-        applied: list[Applied] = []
-        for step in completed:
-            self._tell(applied)
-            applied.append(self._settle(step))
+        verdict = self._verdict()
+        drained = None
+        if len(pipeline) and not verdict.overlap:
+            drained = self._finish_oldest()
         began = parts.clock()
-        plan = parts.planner.plan(SYNCHRONOUS) if self._control.may_plan else None
+        plan = parts.planner.plan(verdict) if self._control.may_plan else None
         if plan is not None:
-            parts.pipeline.submit(plan, began)
+            pipeline.submit(plan, began)
             self._control.planned()
-        elif not completed:
+        elif drained is None:
             self._control.nothing_to_do()
-        self._tell(applied)
-        for outcome in applied:
-            self._record(outcome)
+        self._tell(drained)
+        if len(pipeline) > 1:
+            oldest = self._finish_oldest()
+            self._tell(oldest)
+            if oldest.error:
+                self._discard_in_flight(oldest.step.plan.number)
         self._last_beat = parts.clock()
-        return plan is not None or bool(completed)
+        return plan is not None or drained is not None
+
+    def _verdict(self) -> OverlapVerdict:
+        """Whether the next step may be submitted before the newest is finished."""
+        if not self._control.may_plan:
+            return PAUSED
+        return self._parts.overlap(self._parts.pipeline.newest)
+
+    def _finish_oldest(self) -> Applied:
+        """Wait for the oldest step and apply it.
+
+        Aborts that came while the mesh worked are taken before, so that their
+        late tokens go nowhere.
+        """
+        completed = self._parts.pipeline.wait()
+        self._inbox.run()
+        return self._settle(completed)
 
     def _settle(self, completed: Completed) -> Applied:
         """Apply a step; on failure end its requests and decide whether to go on."""
@@ -141,16 +160,30 @@ class Engine:
             self._failed_in_a_row = 0
         return applied
 
+    def _discard_in_flight(self, failed: int) -> None:
+        """Give up what was submitted behind a step that failed.
+
+        It has that step's requests and no others, or it would not have
+        overlapped, so nobody is left whom its outcome could concern.
+        """
+        parts = self._parts
+        error = RuntimeError(f"it went on from step {failed}, which failed")
+        while len(parts.pipeline):
+            self._record(parts.outcomes.fail(parts.pipeline.wait().step, error))
+
+    def _tell(self, applied: Applied | None) -> None:
+        """Deliver what was posted, and record the step that it came from."""
+        parts = self._parts
+        if applied is None:
+            parts.board.flush(parts.planner.last_number, parts.live)
+            return
+        parts.board.flush(applied.step.plan.number, parts.live)
+        self._record(applied)
+
     def _record(self, applied: Applied) -> None:
         record = self._parts.outcomes.record(applied)
         self._parts.steps.append(record)
         self._control.applied(record)
-
-    def _tell(self, applied: Rows[Applied]) -> None:
-        """Deliver what was posted, as of the newest step that was applied."""
-        parts = self._parts
-        number = applied[-1].step.plan.number if applied else parts.planner.last_number
-        parts.board.flush(number, parts.live)
 
     def _sleep(self) -> None:
         self._idle = True
@@ -163,7 +196,7 @@ class Engine:
         for sequence in list(self._parts.live):
             error = TTServeError(reason, message)
             self._parts.live.end(sequence, Finish(FinishKind.ERROR, error=error))
-        self._tell(())
+        self._tell(None)
 
     # -- EngineHandle: any thread ------------------------------------------
 

@@ -125,8 +125,8 @@ def _engine_values(
         # The mask of grammars and vLLM's logits processors span all lanes.
         "max_num_seqs": values["max_num_seqs"] * lanes,
         "data_parallel_size": 1,
-        # Must say what the engine does: it plans one step at a time.
-        "async_scheduling": False,
+        # Left to vLLM, executors would be asked that do not exist here.
+        "async_scheduling": values["async_scheduling"] is not False,
         "language_model_only": True,
     }
 

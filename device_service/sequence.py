@@ -103,6 +103,13 @@ class Sequence:
         return params is not None and params.repetition_detection is not None
 
     @property
+    def is_spoken_for(self) -> bool:
+        """Whether tokens in flight already reach the request's last position."""
+        request = self.request
+        outstanding = request.num_output_placeholders
+        return outstanding > 0 and request.num_tokens + outstanding >= self.last_length
+
+    @property
     def is_prefilling(self) -> bool:
         """Whether prompt (or, after a preemption, replayed) tokens remain."""
         return self.request.is_prefill_chunk

@@ -68,11 +68,6 @@ LAUNCH_CHECKS = (
         "--runner {runner}: only text generation is served; leave it out",
     ),
     LaunchCheck(
-        "async scheduling",
-        lambda config: config.engine["async_scheduling"] is True,
-        "--async-scheduling: decode steps do not overlap yet; leave it out",
-    ),
-    LaunchCheck(
         "grammar backend",
         lambda config: (
             config.engine["structured_outputs_config"].backend
@@ -248,6 +243,15 @@ MODEL_CHECKS = (
         "cached blocks; leave it out",
     ),
     ModelCheck(
+        "asynchronous decode",
+        lambda it: (
+            it.config.engine["async_scheduling"] is True
+            and not it.capabilities.supports_async_decode
+        ),
+        "--async-scheduling: {architecture} on mesh {mesh} decodes one step at a "
+        "time; leave it out",
+    ),
+    ModelCheck(
         "device sampling",
         lambda it: (
             it.config.tt.sample_on_device_mode is not None
@@ -289,6 +293,15 @@ ADJUSTMENTS = (
         ),
         "max_num_batched_tokens {max_num_batched_tokens} raised to max_model_len "
         "{max_model_len}: prompts are prefilled whole",
+    ),
+    Adjustment(
+        "asynchronous decode",
+        lambda it: (
+            bool(it.scheduler.async_scheduling)
+            and not it.capabilities.supports_async_decode
+        ),
+        lambda it: setattr(it.scheduler, "async_scheduling", False),
+        "asynchronous scheduling off: {architecture} decodes one step at a time",
     ),
     Adjustment(
         "images in one chunk",

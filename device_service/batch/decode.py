@@ -42,10 +42,12 @@ class DecodeBuilder:
         """
         rows = [row.row for row in plan.rows]
         tokens = np.zeros((padded_rows, 1), dtype=np.int32)
-        tokens[rows, 0] = [
-            sequence.request.all_token_ids[row.start]
-            for row, sequence in zip(plan.rows, sequences, strict=True)
-        ]
+        overlapping = plan.intent.overlap.overlap
+        if not overlapping:
+            tokens[rows, 0] = [
+                sequence.request.all_token_ids[row.start]
+                for row, sequence in zip(plan.rows, sequences, strict=True)
+            ]
         positions = np.full(padded_rows, -1, dtype=np.int32)
         positions[rows] = [row.start for row in plan.rows]
         table = self._page_tables.first[:padded_rows].copy()
@@ -65,6 +67,7 @@ class DecodeBuilder:
             sample_rows=tuple(rows),
             sampling=sampling,
             layout_changed=changed,
+            overlapping=overlapping,
         )
 
     def _more_tables(self, positions: npt.NDArray[np.int32]) -> torch.Tensor | None:

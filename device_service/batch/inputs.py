@@ -67,7 +67,8 @@ class DecodeInput:
     sample_rows: merged rows whose results are wanted, in plan order. sampling:
     None when the host samples. layout_changed: other rows or other requests than
     in the decode step that was built before. more_tables int32 [groups - 1, B, W]:
-    page tables of further KV groups, if there are any.
+    page tables of further KV groups, if there are any. overlapping: the tokens are
+    not known yet, and zero here; they are on the device.
     """
 
     tokens: torch.Tensor
@@ -77,3 +78,4 @@ class DecodeInput:
     sampling: StepSampling | None = None
     layout_changed: bool = True
     more_tables: torch.Tensor | None = None
+    overlapping: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from device_service.live import LiveRequests
 from device_service.mesh.interface import Driver, StepHandle, StepResult
 from device_service.records import Phase, SamplingSite, StepPlan
 from device_service.sampling.interface import GrammarKeeper
+from device_service.scheduling.lane import Lane
 from device_service.sequence import Sequence
 
 logger = logging.getLogger(__name__)
@@ -24,6 +26,8 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class InFlight:
     """A submitted step. `sequences` and `bitmask` rows are parallel to `plan.rows`.
+
+    `moves` is what the lanes had counted when it was planned.
 
     The requests are held as objects, not looked up again by id: a request that
     ends while its step is in flight must not be mistaken for a newcomer.
@@ -36,6 +40,7 @@ class InFlight:
     padded_rows: int
     planning_began: float
     submitted: float
+    moves: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class Pipeline:
 
     def __init__(
         self,
+        lanes: Rows[Lane],
         page_tables: PageTables,
         live: LiveRequests,
         driver: Driver,
@@ -75,6 +81,7 @@ class Pipeline:
         clock: Callable[[], float],
     ) -> None:
         """`page_tables`, of all rows, are the lanes' to write."""
+        self._lanes = lanes
         self._page_tables = page_tables
         self._live = live
         self._driver = driver
@@ -85,6 +92,11 @@ class Pipeline:
 
     def __len__(self) -> int:
         return len(self._in_flight)
+
+    @property
+    def newest(self) -> InFlight | None:
+        """The step submitted last, if it is in flight."""
+        return self._in_flight[-1] if self._in_flight else None
 
     def submit(self, plan: StepPlan, planning_began: float) -> None:
         """Build the step's input and queue it on the mesh.
@@ -115,7 +127,14 @@ class Pipeline:
             handle, submitted = _FailedSubmission(error), self._clock()
         self._in_flight.append(
             InFlight(
-                plan, sequences, handle, bitmask, padded, planning_began, submitted
+                plan,
+                sequences,
+                handle,
+                bitmask,
+                padded,
+                planning_began,
+                submitted,
+                moves=sum(lane.moves for lane in self._lanes),
             )
         )
 
@@ -134,16 +153,13 @@ class Pipeline:
             bitmask = None
         return self._driver.sample_deferred(handle, bitmask)
 
-    def drain(self) -> list[Completed]:
-        """Wait for every step in flight, oldest first."""
-        completed = []
-        while self._in_flight:
-            step = self._in_flight.popleft()
-            try:
-                completed.append(Completed(step, step.handle.result(), None))
-            except Exception as error:  # noqa: BLE001 - whatever the mesh raised
-                completed.append(Completed(step, None, error))
-        return completed
+    def wait(self) -> Completed:
+        """Wait for the oldest step in flight."""
+        step = self._in_flight.popleft()
+        try:
+            return Completed(step, step.handle.result(), None)
+        except Exception as error:  # noqa: BLE001 - whatever the mesh raised
+            return Completed(step, None, error)
 
     def _mask(
         self, plan: StepPlan, sequences: tuple[Sequence, ...]

@@ -82,11 +82,10 @@ class ReloadPlanner:
     refuses, leaves no trace. Engine thread.
     """
 
-    def __init__(
-        self, contract: int, *, supports_async_decode: bool, tracing: bool
-    ) -> None:
+    def __init__(self, contract: int, *, resident_inputs: bool) -> None:
+        """`resident_inputs`: the adapter decodes asynchronously, from a trace."""
         self._contract = contract
-        self._may_stay = supports_async_decode and tracing
+        self._may_stay = resident_inputs
         self._chain_valid = False
         self._device_sampled: bool | None = None
         self._page_table: PageTable | None = None

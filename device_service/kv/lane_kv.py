@@ -82,6 +82,11 @@ class LaneKV:
         self.total_blocks = kv_cache_config.num_blocks - 1
 
     @property
+    def groups(self) -> int:
+        """KV groups: how many blocks a row needs when it is full."""
+        return len(self._tables)
+
+    @property
     def free_blocks(self) -> int:
         """Blocks that no request references; cached prefixes are among them."""
         return int(self._manager.block_pool.get_num_free_blocks())
@@ -130,6 +135,10 @@ class LaneKV:
         self._append(row, self.block_ids(request))
         self._published[row] = hit.num_tokens // self._block_size
         return True
+
+    def is_full(self, request: Request, row: int) -> bool:
+        """Whether the row's next token needs another block."""
+        return request.num_computed_tokens >= self._width[row] * self._block_size
 
     def extend(self, request: Request, num_tokens: int, row: int) -> bool:
         """Make room for `num_tokens` more; False, unchanged, when there is none."""

@@ -78,10 +78,12 @@ class AdapterDriver:
         self._readback = DecodeReadback(mesh, model, capabilities)
         self._params = SamplingParamsMemory()
         self._layout_pending = True
+        self.resident_inputs = (
+            capabilities.supports_async_decode and placement.trace_mode.decode
+        )
         self.reload = ReloadPlanner(
             getattr(model, "decode_input_update_contract", 0),
-            supports_async_decode=capabilities.supports_async_decode,
-            tracing=placement.trace_mode.decode,
+            resident_inputs=self.resident_inputs,
         )
 
     @property
@@ -209,6 +211,8 @@ class AdapterDriver:
             layout_changed=self._layout_pending,
             page_table=all_groups(step),
         )
+        if step.overlapping and not commands.overlap_safe:
+            raise RuntimeError("a step that overlaps another has no input to upload")
         arguments: dict[str, Any] = {
             "tokens": step.tokens,
             "start_pos": step.positions,

@@ -112,6 +112,12 @@ class Driver(Protocol):
     def device_grammar(self) -> bool:
         """Whether the model can apply grammar masks on the device; after warm-up."""
 
+    @property
+    def resident_inputs(self) -> bool:
+        """Whether a decode step may go on from what the last one left on the
+        device, so that its input need not be known on the host.
+        """
+
     def decode_rows(self, highest_row: int) -> int:
         """Rows of the smallest decode bucket that covers merged row `highest_row`."""
 

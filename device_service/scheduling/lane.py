@@ -54,7 +54,8 @@ class Lane:
         """`on_row_left(merged_row)` is told before a request loses its row.
 
         `running` is in the order in which requests are served, so that whoever
-        must give way has no share in a step yet.
+        must give way has no share in a step yet. `moves` counts how often a row
+        was taken or left.
         """
         self.number = number
         self._first_row = number * limits.rows
@@ -62,6 +63,7 @@ class Lane:
         self.kv = kv
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
+        self.moves = 0
         self._free_rows = list(range(limits.rows))
         self._clock = clock
         self._on_row_left = on_row_left
@@ -84,6 +86,15 @@ class Lane:
     def can_decode(self) -> bool:
         """Whether some row holds a request past its prompt."""
         return any(not sequence.is_prefilling for sequence in self.running)
+
+    @property
+    def is_short_of_blocks(self) -> bool:
+        """Whether a decode step needs more blocks than are free."""
+        rows = sum(
+            sequence.row is not None and self.kv.is_full(sequence.request, sequence.row)
+            for sequence in self.running
+        )
+        return rows * self.kv.groups > self.kv.free_blocks
 
     def merged_row(self, row: int) -> int:
         """The row of all lanes' grid that a row of this lane is."""
@@ -117,7 +128,7 @@ class Lane:
         decoding = deque(s for s in self.running if not s.request.is_prefill_chunk)
         while decoding:
             sequence = decoding.popleft()
-            if _is_spoken_for(sequence):
+            if sequence.is_spoken_for:
                 continue
             if not self._extend(sequence, 1, decoding, preempted):
                 break
@@ -167,6 +178,8 @@ class Lane:
         assert sequence.row is not None
         while not self.kv.extend(sequence.request, num_tokens, sequence.row):
             victim = candidates.pop() if candidates else sequence
+            # Steps in flight were drained before: their rows must not move.
+            assert victim.request.num_in_flight_tokens == 0
             self._preempt(victim)
             preempted.append(victim)
             if victim is sequence:
@@ -177,6 +190,7 @@ class Lane:
         """Move a request from the queue into the lowest free row."""
         request = sequence.request
         sequence.row = heapq.heappop(self._free_rows)
+        self.moves += 1
         self.waiting.remove(sequence)
         bisect.insort(self.running, sequence, key=attrgetter("order"))
         if request.num_preemptions == 0:
@@ -224,6 +238,7 @@ class Lane:
         assert sequence.row is not None
         self._on_row_left(self.merged_row(sequence.row))
         heapq.heappush(self._free_rows, sequence.row)
+        self.moves += 1
         sequence.row = None
         self.running.remove(sequence)
 
@@ -250,10 +265,3 @@ class Lane:
         assert sequence.row is not None
         self.kv.discard(sequence.request, sequence.row)
         self._leave_row(sequence)
-
-
-def _is_spoken_for(sequence: Sequence) -> bool:
-    """Whether tokens in flight already reach the request's last position."""
-    request = sequence.request
-    outstanding = request.num_output_placeholders
-    return outstanding > 0 and request.num_tokens + outstanding >= sequence.last_length

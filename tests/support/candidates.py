@@ -12,7 +12,11 @@ from device_service.models.capabilities import Capabilities
 from device_service.startup_rules import Candidate
 from ttserve.sim_model import sim_model_dir
 
-EVERYTHING = Capabilities(supports_chunked_prefill=True, supports_prefix_caching=True)
+EVERYTHING = Capabilities(
+    supports_chunked_prefill=True,
+    supports_prefix_caching=True,
+    supports_async_decode=True,
+)
 
 
 def launch(mesh: str, *arguments: str) -> DeviceConfig:
@@ -24,7 +28,8 @@ def candidate(
 ) -> Candidate:
     """The simulated model under some options, as vLLM configures it."""
     config = launch(mesh, *arguments)
-    values: dict[str, Any] = {**config.engine, "async_scheduling": False}
+    overlapping = config.engine["async_scheduling"] is not False
+    values: dict[str, Any] = {**config.engine, "async_scheduling": overlapping}
     engine_args = AsyncEngineArgs(**{**values, "model": str(sim_model_dir())})
     vllm_config = engine_args.create_engine_config(UsageContext.OPENAI_API_SERVER)
     return Candidate(config, vllm_config, capabilities)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -51,14 +52,18 @@ ACTIONS = st.lists(
     max_size=40,
 )
 
-SHAPES = [
-    {"rows": 4, "num_blocks": 12, "max_num_batched_tokens": 24},
-    {"rows": 2, "lanes": 3, "num_blocks": 12, "max_num_batched_tokens": 32},
-    {"rows": 4, "num_blocks": 12, "enable_chunked_prefill": False},
-]
+OVERLAPPING: dict[str, Any] = {"async_scheduling": True, "site": {"mode": "all"}}
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "chunked": {"rows": 4, "num_blocks": 12, "max_num_batched_tokens": 24},
+    "lanes": {"rows": 2, "lanes": 3, "num_blocks": 12, "max_num_batched_tokens": 32},
+    "whole": {"rows": 4, "num_blocks": 12, "enable_chunked_prefill": False},
+    "overlapping": {"rows": 4, "num_blocks": 12, **OVERLAPPING},
+    "overlapping-lanes": {"rows": 2, "lanes": 2, "num_blocks": 12, **OVERLAPPING},
+}
 
 
-@pytest.fixture(scope="module", params=SHAPES, ids=["chunked", "lanes", "whole"])
+@pytest.fixture(scope="module", params=list(SHAPES.values()), ids=list(SHAPES))
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     with Rig(sim_model_dir(), max_model_len=176, **request.param) as made:
         yield made

@@ -52,7 +52,7 @@ def test_vllm_is_told_what_was_decided() -> None:
     assert vllm_config.cache_config.block_size == 64
     assert vllm_config.model_config.max_model_len == 1000
     assert vllm_config.scheduler_config.max_num_seqs == 4
-    assert vllm_config.scheduler_config.async_scheduling is False
+    assert vllm_config.scheduler_config.async_scheduling is True
     assert vllm_config.structured_outputs_config.backend == "xgrammar"
     assert vllm_config.structured_outputs_config.disable_any_whitespace
     assert vllm_config.parallel_config.data_parallel_size == 1
@@ -188,7 +188,7 @@ def test_the_description() -> None:
     assert description.generation_defaults["top_k"] == 32
     assert description.scheduling.policy == "priority"
     assert description.scheduling.chunked_prefill
-    assert not description.scheduling.async_decode
+    assert description.scheduling.async_decode
     assert description.limits.max_queued_requests == 7
     assert description.settings.reasoning_parser == "qwen3"
     assert description.settings.structured_output_backend == "xgrammar"

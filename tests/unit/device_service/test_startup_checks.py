@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,7 +51,6 @@ REFUSED_LAUNCHES: list[tuple[str, str, list[str], str]] = [
         "--kv-events-config",
     ),
     ("pooling runner", "cpu", ["--runner", "pooling"], "--runner pooling"),
-    ("async scheduling", "cpu", ["--async-scheduling"], "do not overlap yet"),
     (
         "grammar backend",
         "cpu",
@@ -246,7 +246,7 @@ def test_a_model_that_cannot_split_prompts_takes_them_whole() -> None:
     check_model(it)
     notes = adjust(it)
     assert scheduler_facts(it.vllm_config) == (False, 4096, 0, False)
-    assert len(notes) == 2
+    assert len(notes) == 3
     assert "2048 raised to max_model_len 4096" in notes[1]
 
 
@@ -260,6 +260,7 @@ def test_a_budget_that_is_large_enough_stays() -> None:
     assert [note.split(":")[0] for note in notes] == [
         "prefix caching off",
         "chunked prefill off",
+        "asynchronous scheduling off",
     ]
 
 
@@ -273,11 +274,21 @@ def test_chunked_prefill_off_by_choice_is_no_adjustment() -> None:
 
 @pytest.mark.feature(57)
 def test_prefix_caching_goes_where_nothing_can_resume() -> None:
-    it = candidate(Capabilities(supports_chunked_prefill=True))
+    it = candidate(replace(EVERYTHING, supports_prefix_caching=False))
     check_model(it)
     (note,) = adjust(it)
     assert note.startswith("prefix caching off")
     assert it.vllm_config.cache_config.enable_prefix_caching is False
+
+
+@pytest.mark.feature(106)
+def test_decode_overlap_goes_where_the_model_takes_one_step_at_a_time() -> None:
+    it = candidate(replace(EVERYTHING, supports_async_decode=False))
+    check_model(it)
+    assert adjust(it) == [
+        "asynchronous scheduling off: LlamaForCausalLM decodes one step at a time"
+    ]
+    assert it.scheduler.async_scheduling is False
 
 
 @pytest.mark.feature(20)
@@ -301,6 +312,12 @@ REFUSED_MODELS: list[tuple[str, Capabilities, list[str], str]] = [
         "--enable-prefix-caching: LlamaForCausalLM on mesh sim cannot resume",
     ),
     ("block output", Capabilities(output_tokens_per_step=256), [], "several tokens"),
+    (
+        "asynchronous decode",
+        Capabilities(),
+        ["--async-scheduling"],
+        "--async-scheduling: LlamaForCausalLM on mesh sim decodes one step at a time",
+    ),
     (
         "device sampling",
         Capabilities(),
@@ -391,6 +408,7 @@ ADJUSTED = [
     ("prefix caching", Capabilities(supports_chunked_prefill=True), []),
     ("chunked prefill", Capabilities(supports_prefix_caching=True), []),
     ("budget of a whole prompt", Capabilities(supports_prefix_caching=True), []),
+    ("asynchronous decode", Capabilities(), []),
     ("images in one chunk", EVERYTHING, []),
 ]
 

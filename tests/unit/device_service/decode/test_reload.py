@@ -15,12 +15,8 @@ TABLE: PageTable = np.array([[3, 0], [4, 0]], dtype=np.int32)
 GROWN: PageTable = np.array([[3, 7], [4, 0]], dtype=np.int32)
 
 
-def _planner(
-    contract: int = 1, *, supports_async_decode: bool = True, tracing: bool = True
-) -> ReloadPlanner:
-    return ReloadPlanner(
-        contract, supports_async_decode=supports_async_decode, tracing=tracing
-    )
+def _planner(contract: int = 1, *, resident_inputs: bool = True) -> ReloadPlanner:
+    return ReloadPlanner(contract, resident_inputs=resident_inputs)
 
 
 def _decode(
@@ -134,9 +130,8 @@ def test_another_number_of_rows_is_another_layout() -> None:
 
 
 @pytest.mark.feature(113)
-@pytest.mark.parametrize("lacking", ["supports_async_decode", "tracing"])
-def test_without_trace_or_async_decode_inputs_are_sent_every_step(lacking: str) -> None:
-    planner = _planner(**{lacking: False})
+def test_without_trace_or_async_decode_inputs_are_sent_every_step() -> None:
+    planner = _planner(resident_inputs=False)
     said = [_decode(planner, moved=True), _decode(planner), _decode(planner)]
     assert [_said(commands) for commands in said] == ["ips", "i", "i"]
     assert not any(commands.overlap_safe for commands in said)
