@@ -13,7 +13,9 @@ class Facts:
     """Filled in as calls tell them; a 0 is not known yet.
 
     rows: of all lanes. width: columns of a page table, known from warm-up or the
-    first step. num_blocks: of one lane's pool, null block included. windows: some
+    first step. layers: decoder layers that keep something. num_blocks: of one
+    lane's pool, null block included. block_size: the largest of all layers, which
+    may differ, and smallest_block the smallest. windows: some
     layers may forget the blocks that a sliding window has left.
     """
 
@@ -24,8 +26,10 @@ class Facts:
     max_seq_len: int
     vocabulary: int
     windows: bool = False
+    layers: int = 0
     num_blocks: int = 0
     block_size: int = 0
+    smallest_block: int = 0
     width: int = 0
     kv_cache: Any = None
 

@@ -29,13 +29,7 @@ def _allocate_kv_cache_per_layer(
 ) -> Any:
     def check(judge: Judge) -> None:
         judge.expect(per_layer_specs, "1.4", "no layer")
-        shapes = [shape for shape, _, _ in per_layer_specs]
-        judge.expect(
-            len({(shape[0], shape[2]) for shape in shapes}) == 1,
-            "1.4",
-            "layers differ in blocks or block size",
-        )
-        _note_pool(probe, judge, shapes[0])
+        _note_pool(probe, judge, [shape for shape, _, _ in per_layer_specs])
 
     probe.judged("allocate_kv_cache_per_layer", check)
     probe.facts.kv_cache = probe.model.allocate_kv_cache_per_layer(per_layer_specs)
@@ -52,7 +46,7 @@ def _allocate_kv_cache(
             "the adapter has allocate_kv_cache_per_layer, which goes first",
         )
         judge.expect(num_layers > 0, "1.4", "no layer")
-        _note_pool(probe, judge, kv_cache_shape)
+        _note_pool(probe, judge, [kv_cache_shape] * num_layers)
 
     probe.judged("allocate_kv_cache", check)
     probe.facts.kv_cache = probe.model.allocate_kv_cache(
@@ -61,15 +55,26 @@ def _allocate_kv_cache(
     return probe.facts.kv_cache
 
 
-def _note_pool(probe: Probe, judge: Judge, shape: KVShape) -> None:
+def _note_pool(probe: Probe, judge: Judge, shapes: list[KVShape]) -> None:
     probe.lifecycle.allocate(judge)
+    for shape in shapes:
+        judge.expect(
+            len(shape) == 4 and all(size > 0 for size in shape),
+            "1.4",
+            f"shape {shape} is not (blocks, heads, block size, head size)",
+        )
+    counts = {shape[0] for shape in shapes}
+    judge.expect(len(counts) == 1, "1.4", "layers differ in their number of blocks")
+    judge.expect(max(counts) > 1, "1.4", "no block beside the null block")
+    sizes = {shape[2] for shape in shapes}
+    facts = probe.facts
     judge.expect(
-        len(shape) == 4 and all(size > 0 for size in shape),
-        "1.4",
-        f"shape {shape} is not (blocks, heads, block size, head size)",
+        len(sizes) == 1 or facts.windows,
+        "2.20",
+        "layers differ in block size without get_kv_cache_spec",
     )
-    judge.expect(shape[0] > 1, "1.4", "no block beside the null block")
-    probe.facts.num_blocks, probe.facts.block_size = shape[0], shape[2]
+    facts.layers, facts.num_blocks = len(shapes), max(counts)
+    facts.block_size, facts.smallest_block = max(sizes), min(sizes)
 
 
 # ---------------------------------------------------------- readback (contract 1.9)

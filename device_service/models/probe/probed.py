@@ -195,7 +195,7 @@ class Probe(metaclass=_ProbedType):
 
         step = self.judged("decode_forward", check)
         output = self.model.decode_forward(**call)
-        self.reloads.accepted(call, step.table, step.layout)
+        self.reloads.accepted(call, step.tables, step.layout)
         for row, position in step.positions.items():
             self.slots.advance(row, position)
         submitted = step.submitted.of(output)

@@ -54,9 +54,10 @@ class Slots:
                 f"slot {slot} begins at {start} without supports_prefix_caching",
             )
             judge.expect(
-                start % facts.block_size == 0,
+                start % facts.smallest_block == 0,
                 "1.7",
-                f"slot {slot} begins at {start}, inside a block of {facts.block_size}",
+                f"slot {slot} begins at {start}, inside a block of "
+                f"{facts.smallest_block}",
             )
             self._tenants += 1
             self._held[slot] = Slot(end, self._tenants)

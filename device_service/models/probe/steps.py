@@ -19,6 +19,7 @@ from device_service.models.probe.slots import Slots
 from device_service.models.probe.tensors import (
     Ints,
     check_array,
+    check_layer_tables,
     check_table_row,
     check_tensor,
     check_token_ids,
@@ -84,6 +85,9 @@ def check_prefill(judge: Judge, facts: Facts, slots: Slots, call: Call) -> Submi
             (row, lane, int(block)) for block in table[row, first : facts.blocks(end)]
         ]
     check_written_once(judge, written)
+    if "page_tables_per_layer" in call:
+        taken = np.ones(count, dtype=np.bool_)
+        check_layer_tables(judge, facts, call["page_tables_per_layer"], taken)
     params = call.get("sampling_params")
     if params is not None:
         check_sampling_params(judge, facts, params, [True] * count)
@@ -101,11 +105,14 @@ def _starts(judge: Judge, facts: Facts, value: object, count: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """A decode that was judged: what to remember once it is accepted."""
+    """A decode that was judged: what to remember once it is accepted.
+
+    tables: of all layers that have one of their own, below the common one.
+    """
 
     submitted: Submitted
     positions: Mapping[int, int]
-    table: Ints
+    tables: Ints
     layout: Layout
 
 
@@ -139,10 +146,15 @@ def check_decode(
     )
     _check_gaps(judge, positions, tokens, table)
     _check_remap(judge, facts, call)
+    resident = table
+    if "page_tables_per_layer" in call:
+        layers = call["page_tables_per_layer"]
+        check_layer_tables(judge, facts, layers, positions >= 0)
+        resident = np.concatenate([table, *(layer.numpy() for layer in layers)])
     live = [int(row) for row in np.flatnonzero(positions >= 0)]
     judge.expect(live, "1.8", "no row has a request")
     layout = slots.layout(judge, live)
-    reloaded = reloads.judge(judge, call, table, layout)
+    reloaded = reloads.judge(judge, call, resident, layout)
     _check_rows(judge, facts, slots, positions, table, live, reloaded=reloaded)
     if reloaded:
         check_token_ids(judge, facts, tokens[live], "tokens")
@@ -163,7 +175,7 @@ def check_decode(
         _logprobs(params),
     )
     return DecodeStep(
-        submitted, {row: int(positions[row]) for row in live}, table, layout
+        submitted, {row: int(positions[row]) for row in live}, resident, layout
     )
 
 

@@ -80,6 +80,32 @@ def check_table_row(
     )
 
 
+def check_layer_tables(
+    judge: Judge, facts: Facts, tables: object, taken: npt.NDArray[np.bool_]
+) -> None:
+    """One table per layer at the warm-up shape; `taken` says which rows are used."""
+    name = "page_tables_per_layer"
+    judge.expect(
+        isinstance(tables, list) and len(tables) == facts.layers,
+        "2.20",
+        f"{name} is no list of {facts.layers} tables",
+    )
+    assert isinstance(tables, list)
+    unused = np.ones(facts.rows, dtype=np.bool_)
+    unused[: len(taken)] = ~taken
+    for layer, table in enumerate(tables):
+        where = f"{name}[{layer}]"
+        cells = check_tensor(judge, "2.20", where, table, (facts.rows, facts.width))
+        judge.expect(
+            cells.min() >= 0 and cells.max() < facts.num_blocks,
+            "2.20",
+            f"{where} names a block outside the pool of {facts.num_blocks}",
+        )
+        judge.expect(
+            (cells[unused] == 0).all(), "2.20", f"{where} fills a row without a request"
+        )
+
+
 def check_written_once(judge: Judge, written: Iterable[tuple[int, int, int]]) -> None:
     """No two rows of a lane write into one block; entries are (row, lane, block)."""
     owner: dict[tuple[int, int], int] = {}

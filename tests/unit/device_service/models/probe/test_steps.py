@@ -40,6 +40,9 @@ def _refused(probe: Any, name: str, call: dict[str, Any], said: str) -> None:
     assert str(caught.value).startswith(f"contract {caught.value.rule}: {name}: ")
 
 
+LAYER = torch.zeros(4, 3, dtype=torch.int32)
+
+
 @pytest.fixture
 def probe() -> Any:
     return serving()
@@ -94,6 +97,10 @@ def test_right_calls_pass_and_reach_the_adapter(decoding: Any) -> None:
         ({"empty_slots": [0, 0]}, "not different slots"),
         ({"empty_slots": [0, 4]}, "not different slots of 4"),
         ({"empty_slots": np.array([0, 2])}, "empty_slots is no list"),
+        ({"page_tables_per_layer": []}, "no list of 1 tables"),
+        ({"page_tables_per_layer": [LAYER[:2]]}, r"\[0\] has shape \(2, 3\)"),
+        ({"page_tables_per_layer": [LAYER + 20]}, "a block outside the pool of 20"),
+        ({"page_tables_per_layer": [LAYER + 1]}, "fills a row without a request"),
         ({"pixel_values": [None, None]}, r"\['pixel_values'\] not known"),
     ],
 )
@@ -195,6 +202,10 @@ def test_what_is_not_declared_is_not_used() -> None:
             "rows 0 and 2 both write into block 3",
         ),
         ({"tokens": _int32([7], [0], [10], [0])}, "outside the vocabulary"),
+        (
+            {"page_tables_per_layer": [torch.ones(4, 3, dtype=torch.int32)]},
+            "fills a row without a request",
+        ),
         ({"slot_remap": _int32(2, 1, 0, 3)}, "slot_remap moves a row"),
         ({"enable_trace": False}, "enable_trace is False"),
     ],
