@@ -127,24 +127,8 @@ def check_decode(
     """Judge a `decode_forward`. `sizes` are the warmed-up numbers of rows."""
     check_keywords(judge, call, DecodeCall, "1.8")
     check_cache(judge, facts, call)
-    judge.expect(
-        isinstance(call["start_pos"], torch.Tensor) and call["start_pos"].dim() == 1,
-        "1.8",
-        "start_pos is no torch tensor [B]",
-    )
-    batch = len(call["start_pos"])
-    judge.expect(
-        sizes is None or batch in sizes,
-        "1.6",
-        f"a decode of {batch} rows was not warmed up; {sorted(sizes or ())} were",
-    )
-    positions = check_tensor(judge, "1.8", "start_pos", call["start_pos"], (batch,))
-    tokens = check_tensor(judge, "1.8", "tokens", call["tokens"], (batch, 1))
-    facts.width = facts.width or call["page_table"].shape[1]
-    table = check_tensor(
-        judge, "1.8", "page_table", call["page_table"], (batch, facts.width)
-    )
-    _check_gaps(judge, positions, tokens, table)
+    positions, tokens, table = _check_grid(judge, facts, call, sizes)
+    batch = len(positions)
     _check_remap(judge, facts, call)
     resident = table
     if "page_tables_per_layer" in call:
@@ -177,6 +161,31 @@ def check_decode(
     return DecodeStep(
         submitted, {row: int(positions[row]) for row in live}, resident, layout
     )
+
+
+def _check_grid(
+    judge: Judge, facts: Facts, call: Call, sizes: frozenset[int] | None
+) -> tuple[Ints, Ints, Ints]:
+    """Positions [B], tokens [B, 1] and page table [B, W] of a warmed-up shape."""
+    judge.expect(
+        isinstance(call["start_pos"], torch.Tensor) and call["start_pos"].dim() == 1,
+        "1.8",
+        "start_pos is no torch tensor [B]",
+    )
+    batch = len(call["start_pos"])
+    judge.expect(
+        sizes is None or batch in sizes,
+        "1.6",
+        f"a decode of {batch} rows was not warmed up; {sorted(sizes or ())} were",
+    )
+    positions = check_tensor(judge, "1.8", "start_pos", call["start_pos"], (batch,))
+    tokens = check_tensor(judge, "1.8", "tokens", call["tokens"], (batch, 1))
+    facts.width = facts.width or call["page_table"].shape[1]
+    table = check_tensor(
+        judge, "1.8", "page_table", call["page_table"], (batch, facts.width)
+    )
+    _check_gaps(judge, positions, tokens, table)
+    return positions, tokens, table
 
 
 def _check_rows(  # noqa: PLR0913 - one step's columns
