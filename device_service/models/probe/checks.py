@@ -142,7 +142,7 @@ def _chunked(exercise: Exercise, most: float) -> None:
             exercise.decode([other])
     exercise.run([walk])
     exercise.leave(walk, *others)
-    compare("a prompt in chunks", walk.logits, alone.logits, most)
+    compare("the prompt", walk.logits, alone.logits, most)
     for other in others:
         compare("a row between the chunks", other.logits, beside.logits[:3], most)
 

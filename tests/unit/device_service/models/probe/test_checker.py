@@ -78,7 +78,7 @@ def test_small_shapes_can_be_checked(shape: dict[str, int]) -> None:
 BROKEN = [
     ("IgnoresSampleRows", "rows beside each other", "row 3 beside others: after"),
     ("WrongVocabulary", "a request, twice", "contract 1.8: process_decode_output_host"),
-    ("StartsOver", "a prompt in chunks", "a prompt in chunks: after step 0"),
+    ("StartsOver", "a prompt in chunks", "the prompt: after step 0"),
     ("StartsOver", "a cached prefix", "a prompt whose first blocks are cached"),
     ("KnowsNoCommands", "a request, twice", "TypeError"),
     ("TrustsTheHost", "greedy on the device", "greedy on the device gives"),
