@@ -37,6 +37,8 @@ ASKED = [20, None, 3, None, 0, 5, None, 1]
 ON_DEVICE = {"mode": "all", "devices": 8, "top_logprobs": True}
 SHAPES: dict[str, dict[str, Any]] = {
     "lane": {"rows": 8},
+    "overlapped": {"rows": 8, "async_scheduling": True},
+    "overlapped lanes": {"rows": 2, "lanes": 4, "async_scheduling": True},
     "lanes": {"rows": 2, "lanes": 4},
     "preempted": {"rows": 8, "num_blocks": 26, "enable_prefix_caching": False},
     "chunked": {"rows": 8, "max_num_batched_tokens": 20},

@@ -69,6 +69,7 @@ def test_what_is_asked_for(devices: list[Device]) -> None:
         "host",
         "--logprobs-mode",
         "processed_logprobs",
+        "--no-async-scheduling",
         MESH_DEVICE="T3K",
     )
     assert site == SitePolicy(
@@ -98,11 +99,16 @@ def test_devices_are_those_of_a_lane(devices: list[Device]) -> None:
 
 @pytest.mark.feature(134)
 @pytest.mark.parametrize(
-    ("trace_mode", "warm", "enabled"),
-    [("all", "true", True), ("all", "false", False), ("none", "false", True)],
+    ("trace_mode", "warm", "scheduling", "enabled"),
+    [
+        ("all", "true", "--no-async-scheduling", True),
+        ("all", "false", "--no-async-scheduling", False),
+        ("none", "false", "--no-async-scheduling", True),
+        ("all", "true", "--async-scheduling", False),
+    ],
 )
-def test_masks_on_the_device_need_a_warm_up_where_there_are_traces(
-    devices: list[Device], trace_mode: str, warm: str, enabled: bool
+def test_masks_on_the_device_need_single_steps_and_a_warm_up_of_traces(
+    devices: list[Device], trace_mode: str, warm: str, scheduling: str, enabled: bool
 ) -> None:
     site = policy(
         devices,
@@ -112,6 +118,7 @@ def test_masks_on_the_device_need_a_warm_up_where_there_are_traces(
         trace_mode,
         f"{TT}enable_model_warmup",
         warm,
+        scheduling,
     )
     assert site.device_grammar is enabled
 

@@ -66,6 +66,7 @@ ACTIONS = st.lists(
 SHAPES: dict[str, dict[str, Any]] = {
     "few blocks": {"rows": 5, "num_blocks": 14, "max_num_batched_tokens": 24},
     "lanes": {"rows": 2, "lanes": 3, "num_blocks": 9},
+    "overlapped": {"rows": 5, "num_blocks": 14, "async_scheduling": True},
     "decode only": {"rows": 5, "mode": "decode_only", "num_blocks": 14},
 }
 COUNT = 40
@@ -109,6 +110,7 @@ def alone() -> Iterator[Alone]:
 
 
 @pytest.mark.feature(121, 123, 128)
+@pytest.mark.edge(35)
 @settings(
     max_examples=30,
     deadline=None,
