@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from device_service.control import StepControl
-from device_service.decode.overlap import PAUSED, OverlapRule
+from device_service.decode.overlap import PAUSED, RESETTING, OverlapRule
 from device_service.decode.pipeline import Completed, Pipeline
 from device_service.inbox import Inbox
 from device_service.kv.lane_kv import BlockHasher
 from device_service.live import LiveRequests
 from device_service.mesh.interface import MeshPoisoned
 from device_service.outcome import Applied, Outcomes, one_line
+from device_service.prefix_reset import PrefixReset
 from device_service.records import (
     AbortCause,
     Admitted,
@@ -68,6 +69,7 @@ class Engine:
         self._parts = parts
         self._inbox = Inbox()
         self._control = StepControl()
+        self._resets = PrefixReset(parts.lanes, parts.live)
         self._stopping = False
         self._failed_in_a_row = 0
         self._last_beat = parts.clock()
@@ -111,6 +113,8 @@ class Engine:
         drained = None
         if len(pipeline) and not verdict.overlap:
             drained = self._finish_oldest()
+        if self._resets.pending and not len(pipeline):
+            self._resets.run()
         began = parts.clock()
         plan = parts.planner.plan(verdict) if self._control.may_plan else None
         if plan is not None:
@@ -131,6 +135,8 @@ class Engine:
         """Whether the next step may be submitted before the newest is finished."""
         if not self._control.may_plan:
             return PAUSED
+        if self._resets.pending:
+            return RESETTING
         return self._parts.overlap(self._parts.pipeline.newest)
 
     def _finish_oldest(self) -> Applied:
@@ -196,6 +202,7 @@ class Engine:
         for sequence in list(self._parts.live):
             error = TTServeError(reason, message)
             self._parts.live.end(sequence, Finish(FinishKind.ERROR, error=error))
+        self._resets.run()
         self._tell(None)
 
     # -- EngineHandle: any thread ------------------------------------------
@@ -244,9 +251,15 @@ class Engine:
         """Run again."""
         return self._inbox.ask(self._control.resume)
 
-    def reset_prefix_cache(self) -> Future[bool]:
-        """Forget cached prefixes; False when live requests hold blocks."""
-        return self._inbox.ask(self._forget_prefixes)
+    def reset_prefix_cache(self, *, preempt_running: bool = False) -> Future[bool]:
+        """Forget cached prefixes; False when there are live requests.
+
+        With `preempt_running` those that run are preempted, and it is True.
+        """
+        answer: Future[bool] = Future()
+        ask = self._resets.ask
+        self._inbox.put(partial(ask, answer, preempt_running=preempt_running))
+        return answer
 
     def stop(self) -> None:
         """End the loop after the step in flight."""
@@ -277,11 +290,6 @@ class Engine:
     def _pause(self) -> int:
         self._control.pause()
         return self._parts.planner.last_number
-
-    def _forget_prefixes(self) -> bool:
-        if len(self._parts.live):
-            return False
-        return all([lane.kv.forget_prefixes() for lane in self._parts.lanes])
 
     def _stop(self) -> None:
         self._stopping = True

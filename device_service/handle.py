@@ -61,8 +61,10 @@ class EngineHandle(Protocol):
     def resume(self) -> Future[None]:
         """Run again."""
 
-    def reset_prefix_cache(self) -> Future[bool]:
-        """Forget cached prefixes; False when live requests hold blocks."""
+    def reset_prefix_cache(self, *, preempt_running: bool = False) -> Future[bool]:
+        """Forget cached prefixes; False when there are live requests, unless those
+        that run are to be preempted.
+        """
 
     def stop(self) -> None:
         """End the loop after the step in flight; what is left ends with DRAINING."""

@@ -75,8 +75,10 @@ class InspectorServicer(inspector_pb2_grpc.InspectorServicer):
         self, request: inspector_pb2.ResetPrefixCacheRequest, context: Context
     ) -> inspector_pb2.ResetPrefixCacheResponse:
         """Forget cached prefixes."""
+        force = request.preempt_running
         reset = await or_abort(
-            context, self._change(lambda engine: engine.reset_prefix_cache())
+            context,
+            self._change(lambda e: e.reset_prefix_cache(preempt_running=force)),
         )
         return inspector_pb2.ResetPrefixCacheResponse(reset=reset)
 

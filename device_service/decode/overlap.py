@@ -92,6 +92,7 @@ DRAIN_REASONS = {**_OF_THE_BATCH, **_OF_THE_MOMENT}
 
 NOTHING_IN_FLIGHT = OverlapVerdict(overlap=False, reason="nothing_in_flight")
 PAUSED = OverlapVerdict(overlap=False, reason="paused")
+RESETTING = OverlapVerdict(overlap=False, reason="prefix_reset")
 STEADY = OverlapVerdict(overlap=True, reason="steady")
 
 

@@ -218,6 +218,16 @@ class Lane:
             request.request_id, self.number, row, start, num_tokens, emits
         )
 
+    def preempt_all(self) -> int:
+        """Take every running request back to the queue; how many there were.
+
+        None of them may have a share in a step that is in flight.
+        """
+        running = list(self.running)
+        for sequence in running:
+            self._preempt(sequence)
+        return len(running)
+
     def _preempt(self, sequence: Sequence) -> None:
         """Back to the queue; the resume replays prompt and output (contract 2.1)."""
         request = sequence.request

@@ -263,3 +263,5 @@ async def test_reset_prefix_cache(controlled: Service) -> None:
     assert (await inspector.ResetPrefixCache(request)).reset
     await busy(controlled)
     assert not (await inspector.ResetPrefixCache(request)).reset
+    forced = inspector_pb2.ResetPrefixCacheRequest(preempt_running=True)
+    assert (await inspector.ResetPrefixCache(forced)).reset

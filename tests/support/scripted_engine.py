@@ -138,8 +138,8 @@ class ScriptedEngine:
         self._paused = False
         return _answered(None)
 
-    def reset_prefix_cache(self) -> Future[bool]:
-        return _answered(not self.jobs)
+    def reset_prefix_cache(self, *, preempt_running: bool = False) -> Future[bool]:
+        return _answered(preempt_running or not self.jobs)
 
     def stop(self) -> None:
         with self._lock:

@@ -279,8 +279,10 @@ class ResumeResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ResetPrefixCacheRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("preempt_running",)
+    PREEMPT_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    preempt_running: bool
+    def __init__(self, preempt_running: _Optional[bool] = ...) -> None: ...
 
 class ResetPrefixCacheResponse(_message.Message):
     __slots__ = ("reset",)

@@ -14,7 +14,13 @@ import pytest
 from vllm.sampling_params import StructuredOutputsParams
 
 from device_service.models.sim_tokens import SimVocabulary, expected_tokens
-from device_service.records import FinishKind, Phase, StepRecord, WaitingReason
+from device_service.records import (
+    FinishKind,
+    Phase,
+    RowRecord,
+    StepRecord,
+    WaitingReason,
+)
 from device_service.scheduling.interleave import InterleaveConfig
 from tests.support.rig import Rig, Stream
 from ttserve.errors import Reason
@@ -43,6 +49,10 @@ def assert_complete(rig: Rig, stream: Stream, prompt: list[int], count: int) -> 
 
 def phases(records: list[StepRecord]) -> str:
     return "".join("P" if r.phase is Phase.PREFILL else "D" for r in records)
+
+
+def rows(record: StepRecord) -> list[RowRecord]:
+    return [row for lane in record.lanes for row in lane.rows]
 
 
 # -- right tokens, whatever happens around a request --------------------------
@@ -348,6 +358,48 @@ def test_a_run_of_steps_ends_when_work_runs_out(make_rig: RigMaker) -> None:
     ran = rig.engine.run_steps(50)
     rig.run()
     assert len(ran.result(timeout=0)) == 3
+
+
+@pytest.mark.feature(71)
+@pytest.mark.edge(9)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"lanes": 2, "rows": 2, "max_num_batched_tokens": 16},
+        {"async_scheduling": True, "site": {"mode": "all"}},
+    ],
+)
+@pytest.mark.parametrize("steps_before", [0, 1, 3, 8])
+def test_a_forced_reset_takes_running_requests_back_and_loses_no_token(
+    make_rig: RigMaker, shape: dict[str, Any], steps_before: int
+) -> None:
+    rig = make_rig(**shape)
+    shared = [4] * 64
+    asked = [(shared + [i], 20 + i) for i in range(1, 6)]
+    streams = [rig.submit(prompt, count) for prompt, count in asked]
+    rig.run(steps=steps_before)
+    seen = len(rig.records)
+    reset = rig.engine.reset_prefix_cache(preempt_running=True)
+    rig.run(steps=2)
+    assert reset.result(timeout=0) is True
+    rig.run()
+    for stream, (prompt, count) in zip(streams, asked, strict=True):
+        assert_complete(rig, stream, prompt, count)
+    # Who ran before begins again, and the first one finds nothing in the cache.
+    before = {row.request_id for record in rig.records[:seen] for row in rows(record)}
+    begins = [
+        row.request_id
+        for record in rig.records
+        for row in rows(record)
+        if record.phase is Phase.PREFILL and row.start_position == 0
+    ]
+    for stream in streams:
+        if stream.request_id in before:
+            assert stream.request.num_preemptions == 1
+    if before:
+        assert begins.count(streams[0].request_id) == 2
+    rig.assert_nothing_is_held()
 
 
 def test_prefixes_are_forgotten_only_while_idle(make_rig: RigMaker) -> None:

@@ -100,7 +100,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=SHAPES.values(), ids=SHAPES)
+@pytest.fixture(scope="module", params=list(SHAPES.values()), ids=list(SHAPES))
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     with Rig(sim_model_dir(), **(SCARCE | request.param)) as made:
         yield made
