@@ -27,12 +27,18 @@ START_SECONDS = 200.0
 class DeviceProcess:
     """`tt-device-service` on a fixed port; may be killed and started again."""
 
-    def __init__(self, log: Path, *options: str, mesh: str = "sim") -> None:
+    def __init__(
+        self,
+        log: Path,
+        *options: str,
+        mesh: str = "sim",
+        program: Sequence[str] = ("-m", "device_service"),
+    ) -> None:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._log = log
         self._command = [
-            *(sys.executable, "-m", "device_service", "--mesh", mesh),
+            *(sys.executable, *program, "--mesh", mesh),
             *("--listen", self.address, *options),
         ]
         self._process: subprocess.Popen[bytes] | None = None

@@ -1,0 +1,27 @@
+"""`python -m device_service`, with the contract probe around its adapter.
+
+Run as a script with the command's own arguments. A breach fails its step, which
+the service logs.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from device_service.__main__ import main
+from device_service.models import registry
+
+find = registry.resolve_adapter
+
+
+def resolve_probed(architecture: str, mesh_kind: str) -> type[Any]:
+    from device_service.models.probe import probed  # after the environment is set
+
+    return probed(find(architecture, mesh_kind))
+
+
+registry.resolve_adapter = resolve_probed
+
+if __name__ == "__main__":
+    sys.exit(main())
