@@ -4,16 +4,17 @@ Timers stand at the seams that the engine is built with (clock, driver, sampler,
 session), so nothing in the engine knows of them. A part is named after the mark
 at which it begins, and lasts until the next one:
 
-    |<- inbox ->|<- sample ->|<- apply ->|<- deliver ->|<- log ->|<- plan ->| ...
-    result      sample       sampled     deliver       delivered planning
-    there                                                        begins
+    |<- inbox ->|<- sample ->|<- apply ->|<- plan ->|<- build ->|<- submit ->| ...
+    result      sample       sampled     planning   rows        decode
+    there                                begins     asked
 
-    ... |<- build ->|<- submit ->|<- tail ->|<- wait ->|
-        rows        decode       queued     result     result
-        asked                               asked      there
+    ... |<- tail ->|<- outputs ->|<- log ->|<- wait ->|
+        queued     deliver       delivered result     result
+                                           asked      there
 
-What lies before `queued` keeps the mesh idle; what comes after it runs beside
-the next step. The order of the others is the engine's business.
+Where the device samples there is no `sample`, and `inbox` reaches to where the
+tokens are applied. Where steps overlap the parts come in another order. `host`
+is all of them but the wait.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ import torch
 
 from bench.engine import Recorder, Seams
 from device_service.batch.inputs import DecodeInput, PrefillInput
+from device_service.codec.outputs import step_output
+from device_service.merging import PendingSteps
 from device_service.mesh.interface import Driver, StepHandle, StepResult
 from device_service.records import Sampled, SamplingRow, StepUpdates
 from device_service.sampling.interface import TokenSampler
@@ -36,7 +39,7 @@ PART_AT = {
     "result_there": "inbox",
     "sample": "sample",
     "sampled": "apply",
-    "deliver": "deliver",
+    "deliver": "outputs",
     "delivered": "log",
     "clock": "plan",
     "rows": "build",
@@ -50,7 +53,7 @@ Mark = tuple[str, float, float]
 """Name, wall and CPU seconds of the engine thread."""
 
 Spent = dict[str, tuple[float, float]]
-"""Per part, and for "between": wall and CPU microseconds."""
+"""Per part, and for "host", all of them: wall and CPU microseconds."""
 
 
 class Marks:
@@ -58,6 +61,7 @@ class Marks:
 
     def __init__(self) -> None:
         self._marks: list[Mark] = []
+        self.delivered: StepUpdates | None = None
 
     def mark(self, name: str) -> None:
         """Note a moment."""
@@ -80,7 +84,7 @@ class Marks:
         return Seams(
             driver=lambda driver: _Driver(driver, self.mark),
             sampler=lambda sampler: _Sampler(sampler, self.mark),
-            recorder=lambda handles: _Recorder(handles, self.mark),
+            recorder=lambda handles: _Recorder(handles, self),
             clock=self.clock,
         )
 
@@ -97,7 +101,8 @@ def _without_other_clocks(marks: list[Mark]) -> list[Mark]:
 
 def _is_whole(turn: list[Mark]) -> bool:
     names = [mark[0] for mark in turn[:-1]]
-    return len(names) == len(PART_AT) and set(names) == set(PART_AT)
+    always = PART_AT.keys() - {"sample", "sampled"}
+    return len(names) == len(set(names)) and always <= set(names)
 
 
 def _spent(turn: list[Mark]) -> Spent:
@@ -105,9 +110,8 @@ def _spent(turn: list[Mark]) -> Spent:
         PART_AT[before[0]]: ((after[1] - before[1]) * 1e6, (after[2] - before[2]) * 1e6)
         for before, after in pairwise(turn)
     }
-    queued = next(mark for mark in turn if mark[0] == "queued")
-    _, wall, cpu = turn[0]
-    spent["between"] = ((queued[1] - wall) * 1e6, (queued[2] - cpu) * 1e6)
+    work = [times for part, times in spent.items() if part != "wait"]
+    spent["host"] = (sum(wall for wall, _ in work), sum(cpu for _, cpu in work))
     return spent
 
 
@@ -188,11 +192,23 @@ class _Sampler:
 
 
 class _Recorder(Recorder):
-    def __init__(self, handles: Sequence[int], mark: Callable[[str], None]) -> None:
+    def __init__(self, handles: Sequence[int], marks: Marks) -> None:
         super().__init__(handles)
-        self._mark = mark
+        self._marks = marks
 
     def deliver(self, updates: StepUpdates) -> None:
-        self._mark("deliver")
+        self._marks.mark("deliver")
         super().deliver(updates)
-        self._mark("delivered")
+        if not any(update.finish for update in updates.updates):
+            self._marks.delivered = updates
+        self._marks.mark("delivered")
+
+
+def wire_us(updates: StepUpdates, times: int = 200) -> float:
+    """CPU microseconds of the event loop for the message of one step."""
+    began = time.thread_time()
+    for _ in range(times):
+        pending = PendingSteps()
+        pending.add(updates, updates.updates)
+        step_output(pending.take()).SerializeToString()
+    return (time.thread_time() - began) / times * 1e6

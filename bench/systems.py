@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bench.peer_venv import PeerUnavailable, peer_python
 from bench.progress import say
@@ -37,19 +38,34 @@ def default_model() -> str:
         raise CannotRun(str(error)) from error
 
 
-def sim_flags(rows: int, step_ms: float) -> list[str]:
-    """Flags of the device service for a simulated mesh."""
-    profile = json.dumps({"tt": {"sim": {"decode_ms": step_ms}}})
+LANE_MODEL = {"TT_LLAMA_TEXT_VER": "llama3_70b_galaxy", "MESH_DEVICE": "TG"}
+"""Environment in which a Llama runs as lanes of one mesh."""
+
+
+def sim_flags(
+    rows: int, step_ms: float, *, lanes: int = 1, overlap: bool = False
+) -> list[str]:
+    """Flags of the device service for a simulated mesh with `rows` in all.
+
+    Several lanes take the environment LANE_MODEL. With `overlap` the device
+    samples and decode steps overlap; otherwise the host samples every step.
+    """
+    tt: dict[str, Any] = {"sim": {"decode_ms": step_ms}}
+    if overlap:
+        tt["sample_on_device_mode"] = "all"
     return [
-        *("--mesh", "sim", "--max-num-seqs", str(rows)),
-        *("--additional-config", profile),
+        *("--mesh", "sim", "--max-num-seqs", str(rows // lanes)),
+        *("--data-parallel-size", str(lanes)),
+        *("--additional-config", json.dumps({"tt": tt})),
     ]
 
 
-def engine_worker(flags: Sequence[str]) -> Worker:
+def engine_worker(
+    flags: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Worker:
     """Our engine, in a process of its own and called there."""
     command = [sys.executable, "-m", "bench.workers.engine", *flags]
-    return Worker("the engine", command)
+    return Worker("the engine", command, environment)
 
 
 def peer_worker(rows: int) -> Worker:

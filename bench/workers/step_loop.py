@@ -15,7 +15,7 @@ def main() -> None:
 
     prepare_device_service(None)
     from bench.engine import InProcessEngine
-    from bench.seams import PARTS, Marks
+    from bench.seams import PARTS, Marks, wire_us
 
     marks = Marks()
     with InProcessEngine(sys.argv[1:], marks.seams()) as engine:
@@ -23,11 +23,13 @@ def main() -> None:
         def answer(question: dict[str, Any]) -> dict[str, Any]:
             engine.run(question["prompts"], question["max_tokens"])
             turns = marks.take()
+            parts = [part for part in PARTS if part in turns[0]]
+            assert marks.delivered is not None
+            wire = {"wire": wire_us(marks.delivered)}
             return {
                 "steps": len(turns),
-                "parts": PARTS,
-                "wall_us": _medians(turns, PARTS, 0),
-                "cpu_us": _medians(turns, PARTS, 1),
+                "parts": [*parts, "wire"],
+                "cpu_us": _medians(turns, [*parts, "host"], 1) | wire,
                 "gap_us": statistics.median(
                     r.host_gap_us for r in engine.records[-len(turns) :]
                 ),
@@ -36,10 +38,9 @@ def main() -> None:
         serve(pipe, answer, {})
 
 
-def _medians(turns: list[Any], parts: tuple[str, ...], which: int) -> dict[str, float]:
+def _medians(turns: list[Any], parts: list[str], which: int) -> dict[str, float]:
     return {
-        part: statistics.median(turn[part][which] for turn in turns)
-        for part in (*parts, "between")
+        part: statistics.median(turn[part][which] for turn in turns) for part in parts
     }
 
 
