@@ -194,7 +194,7 @@ class Outcomes:
         """Everything about an applied step, in the order in which they came."""
         step, result, now = applied.step, applied.result, applied.applied
         plan = step.plan
-        rows = _row_records(applied)
+        rows = _rows_by_lane(applied, len(self._lanes))
         began = step.submitted if result is None else result.began
         ended = now if result is None else result.ended
         idle_since = began if self._mesh_free_since is None else self._mesh_free_since
@@ -203,8 +203,8 @@ class Outcomes:
             number=plan.number,
             phase=plan.phase,
             phase_reason=plan.intent.phase_reason,
-            lanes=tuple(self._lane_record(lane, rows) for lane in self._lanes),
-            scheduled_tokens=sum(row.tokens for row in rows),
+            lanes=tuple(map(_lane_record, self._lanes, rows)),
+            scheduled_tokens=sum(row.num_tokens for row in plan.rows),
             produced_tokens=len(applied.produced),
             sampling=plan.sampling,
             overlap=plan.intent.overlap,
@@ -219,16 +219,6 @@ class Outcomes:
             padded_rows=step.padded_rows,
             waiting=plan.waiting,
             error=applied.error,
-        )
-
-    def _lane_record(self, lane: Lane, rows: list[RowRecord]) -> LaneRecord:
-        mine = tuple(row for row in rows if lane.holds(row.row))
-        free = lane.kv.free_blocks
-        return LaneRecord(
-            lane=lane.number,
-            rows=mine,
-            used_blocks=lane.kv.total_blocks - free,
-            free_blocks=free,
         )
 
 
@@ -247,21 +237,25 @@ def _sampling_row(row: PlannedRow, sequence: Sequence) -> SamplingRow:
     return SamplingRow(sequence.request, row.row, position, sequence.top_logprobs)
 
 
-def _row_records(applied: Applied) -> list[RowRecord]:
+def _rows_by_lane(applied: Applied, lanes: int) -> list[list[RowRecord]]:
     step, finishes = applied.step, applied.finishes
     producing = set(applied.produced)
-    return [
-        RowRecord(
-            row.row,
-            row.request_id,
-            sequence.external_request_id,
-            row.start,
-            row.num_tokens,
-            not row.emits,
-            int(i in producing),
-            finishes[i].kind.value if i in finishes else "",
+    records: list[list[RowRecord]] = [[] for _ in range(lanes)]
+    shares = zip(step.plan.rows, step.sequences, strict=True)
+    for i, ((request_id, lane, row, start, tokens, emits), sequence) in enumerate(
+        shares
+    ):
+        finish = finishes[i].kind.value if i in finishes else ""
+        external_id, produced = sequence.external_request_id, int(i in producing)
+        records[lane].append(
+            RowRecord(
+                row, request_id, external_id, start, tokens, not emits, produced, finish
+            )
         )
-        for i, (row, sequence) in enumerate(
-            zip(step.plan.rows, step.sequences, strict=True)
-        )
-    ]
+    return records
+
+
+def _lane_record(lane: Lane, rows: list[RowRecord]) -> LaneRecord:
+    free = lane.kv.free_blocks
+    used = lane.kv.total_blocks - free
+    return LaneRecord(lane.number, tuple(rows), used, free)

@@ -24,13 +24,13 @@ from device_service.models.device_sampler import (
     SampledTokens,
 )
 
-Integers = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Decode inputs: tokens [B], positions [B] with -1 for no request, tables
-    [B, W] of blocks in the pool of all lanes.
+    """Decode inputs: tokens [B], positions [B] with -1 for no request, page tables
+    [B, W] as the adapter's forward reads them.
     """
 
     tokens: Integers

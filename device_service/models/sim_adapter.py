@@ -142,21 +142,19 @@ class SimAdapter(SamplingAdapter):
     ) -> Any:
         """Hash one token per occupied row."""
         batch = len(start_pos)
-        lanes = np.arange(batch) // (batch // self._lanes)
-        tables = page_table.numpy().astype(np.int64)
-        tables += (lanes * kv_cache.num_blocks)[:, None]
-        inputs = Inputs(
-            tokens.numpy()[:, 0].astype(np.int64),
-            start_pos.numpy().astype(np.int64),
-            tables,
-        )
+        rows_per_lane = batch // self._lanes
+        inputs = Inputs(tokens.numpy()[:, 0], start_pos.numpy(), page_table.numpy())
 
         def forward(inputs: Inputs) -> torch.Tensor:
             rows = np.flatnonzero(inputs.positions >= 0)
             digests = np.zeros(batch, dtype=np.uint64)
             if len(rows):
+                tables = inputs.tables[rows].astype(np.int64)
+                tables += (rows // rows_per_lane * kv_cache.num_blocks)[:, None]
                 digests[rows] = kv_cache.advance(
-                    inputs.tables[rows], inputs.positions[rows], inputs.tokens[rows]
+                    tables,
+                    inputs.positions[rows].astype(np.int64),
+                    inputs.tokens[rows].astype(np.int64),
                 )
             return self._logits.after(digests)
 
