@@ -17,6 +17,7 @@ from transformers import AutoConfig
 
 from device_service.mesh.cpu import CpuMesh
 from device_service.mesh.driver import AdapterDriver, LoadSpec, load_model
+from device_service.models.probe import probed
 from device_service.models.registry import resolve_adapter
 from tests.driving import Run, decode, prefill
 from tests.tiny_models import FAMILIES, write_tiny_model
@@ -83,7 +84,7 @@ def _generate(model: Any, prompt: list[int]) -> tuple[list[int], torch.Tensor]:
 
 def _load(mesh: CpuMesh, directory: Path, rows: int = ROWS) -> AdapterDriver:
     config = AutoConfig.from_pretrained(directory)
-    adapter = resolve_adapter(config.architectures[0], mesh.kind)
+    adapter = probed(resolve_adapter(config.architectures[0], mesh.kind))
     spec = LoadSpec(config, str(directory), torch.float32, LIMIT, BLOCK, rows)
     return load_model(adapter, mesh, spec).allocate(BLOCKS, LIMIT)
 
@@ -100,7 +101,9 @@ def _runs() -> list[Run]:
 
 
 def _check(family: Family, runs: Sequence[Run], prompts: Sequence[int]) -> None:
+    """The runs, now over, gave what their prompts give alone."""
     for run, number in zip(runs, prompts, strict=True):
+        family.driver.release_row(run.row)
         difference = (torch.stack(run.logits) - family.logits[number]).abs().max()
         assert float(difference) < TOLERANCE
         assert run.tokens == family.tokens[number]
