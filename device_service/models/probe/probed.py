@@ -31,10 +31,7 @@ def probed(adapter: type[Any]) -> type[Any]:
     instance in case somebody takes the exception for a step's failure. `made`
     lists the instances.
     """
-    hooks = {
-        name: hook for name, hook in OPTIONAL_HOOKS.items() if hasattr(adapter, name)
-    }
-    namespace = {"adapter": adapter, "made": [], **hooks}
+    namespace = {"adapter": adapter, "made": []}
     return _ProbedType(adapter.__name__, (Probe,), namespace)
 
 
@@ -105,7 +102,12 @@ class Probe(metaclass=_ProbedType):
             vocabulary=hf_config.get_text_config().vocab_size,
             windows=hasattr(cls.adapter, "get_kv_cache_spec"),
         )
-        return cls(model, facts)
+        hooks = {
+            name: hook for name, hook in OPTIONAL_HOOKS.items() if hasattr(model, name)
+        }
+        # Hooks are looked for on the instance, so only now is it known which.
+        made: Probe = _ProbedType(cls.__name__, (cls,), hooks)(model, facts)
+        return made
 
     def __getattr__(self, name: str) -> Any:
         if name == "model":  # not yet there, while an instance is being made
