@@ -58,8 +58,10 @@ def _submit_mixed(rig: Rig) -> list[Stream]:
 
 
 @pytest.mark.feature(131, 132, 133, 134)
-def test_constraints_hold_in_a_full_mixed_batch(make_rig: RigMaker) -> None:
-    device, host = make_rig(site=ON_DEVICE, rows=8), make_rig(rows=8)
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_constraints_hold_in_a_full_mixed_batch(make_rig: RigMaker, lanes: int) -> None:
+    device = make_rig(site=ON_DEVICE, rows=8 // lanes, lanes=lanes)
+    host = make_rig(rows=8)
     said, expected = _submit_mixed(device), _submit_mixed(host)
     device.run()
     host.run()
@@ -79,6 +81,7 @@ def test_constraints_hold_in_a_full_mixed_batch(make_rig: RigMaker) -> None:
         (Phase.DECODE, "device", "eligible"),
     }
     device.assert_nothing_is_held()
+    assert device.probe.breaches == []
 
 
 @pytest.mark.feature(134)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from device_service.records import SamplingSite
+from device_service.records import FinishKind, SamplingSite
 from tests.support.rig import Rig, Stream
 
 RigMaker = Callable[..., Rig]
@@ -58,3 +58,45 @@ def test_decode_only_leaves_prefill_to_the_host(make_rig: RigMaker) -> None:
     rig.run()
     verdicts = [(r.sampling.site.value, r.sampling.reason) for r in rig.records]
     assert verdicts == [("host", "mode_decode_only")] + [("device", "eligible")] * 4
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_after_a_failed_step_others_go_on_from_inputs_of_their_own(
+    make_rig: RigMaker, overlapped: bool
+) -> None:
+    """What the failed step left on the device must not be consumed."""
+    rig = make_rig(
+        site=ON_DEVICE,
+        mesh_options={"sim": {"fail_steps": [6]}},
+        async_scheduling=overlapped,
+    )
+    failed = rig.submit([40, 41], 20, temperature=1.0, top_k=30, seed=3)
+    rig.run()
+    assert failed.finish is not None
+    assert failed.finish.kind is FinishKind.ERROR
+    assert rig.generate([40, 41], 20, **REQUESTS["seeded"]) == make_rig().generate(
+        [40, 41], 20, **REQUESTS["seeded"]
+    )
+    rig.assert_nothing_is_held()
+
+
+@pytest.mark.feature(128)
+def test_a_late_abort_leaves_the_neighbours_alone(make_rig: RigMaker) -> None:
+    """A row leaves in the middle, and the batch falls back to a smaller bucket."""
+    rig = make_rig(site=ON_DEVICE, async_scheduling=True)
+    alone = make_rig()
+    prompts = [[40 + place, 41] for place in range(6)]
+    streams = [rig.submit(p, 30, **REQUESTS["seeded"]) for p in prompts]
+    rig.run(8)
+    for place in (5, 4, 2):
+        rig.abort(streams[place])
+        rig.run(3)
+    rig.run()
+    for place in (0, 1, 3):
+        expected = alone.generate(prompts[place], 30, **REQUESTS["seeded"])
+        assert streams[place].token_ids == expected
+    for place in (5, 4, 2):
+        expected = alone.generate(prompts[place], 30, **REQUESTS["seeded"])
+        said = streams[place].token_ids
+        assert said == expected[: len(said)]
+    rig.assert_nothing_is_held()

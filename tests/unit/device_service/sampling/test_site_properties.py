@@ -7,6 +7,7 @@ some of them, and the request itself, give way and start again.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from vllm.sampling_params import StructuredOutputsParams
 
 from device_service.records import SamplingSite
 from tests.support.rig import Rig
@@ -27,6 +29,7 @@ SUBJECTS: list[dict[str, Any]] = [
     {"temperature": 1.9, "top_k": 1, "top_p": 0.2, "seed": 5},
     {"temperature": 1.2, "top_k": 16, "seed": 6, "presence_penalty": 1.5},
     {"temperature": 0.0, "frequency_penalty": 0.8, "repetition_penalty": 1.4},
+    {"temperature": 0.8, "top_k": 32, "top_p": 0.95, "seed": 7},
 ]
 NEIGHBOURS: list[dict[str, Any]] = [
     {"temperature": 0.0},
@@ -35,7 +38,14 @@ NEIGHBOURS: list[dict[str, Any]] = [
     {"temperature": 0.7, "min_p": 0.2, "top_k": 4, "seed": 12},
     {"temperature": 0.0, "logit_bias": {40: 5.0}},
     {"temperature": 0.0, "min_tokens": 4, "stop_token_ids": [77]},
-    {"temperature": 1.1, "allowed_token_ids": [40, 41, 50], "seed": 13},
+    {
+        "temperature": 1.2,
+        "top_k": 20,
+        "seed": 13,
+        "structured_outputs": StructuredOutputsParams(regex="[a-z]{5}|[0-9]{30}"),
+        "stop_token_ids": [259],
+    },
+    {"temperature": 1.1, "allowed_token_ids": [40, 41, 50], "seed": 14},
 ]
 
 
@@ -49,7 +59,7 @@ class Submit:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        return (SUBJECTS if self.subject else NEIGHBOURS)[self.which]
+        return copy.deepcopy((SUBJECTS if self.subject else NEIGHBOURS)[self.which])
 
     @property
     def repeats(self) -> bool:
@@ -65,7 +75,7 @@ class Steps:
 ACTIONS = st.lists(
     st.one_of(
         st.builds(
-            Submit, st.booleans(), st.integers(0, 6), st.sampled_from([1, 9, 30])
+            Submit, st.booleans(), st.integers(0, 7), st.sampled_from([1, 9, 30])
         ),
         st.builds(Steps, st.integers(1, 9)),
     ),
@@ -88,7 +98,9 @@ def _prompt(submit: Submit) -> list[int]:
 @pytest.fixture(scope="module", params=SHAPES.values(), ids=list(SHAPES))
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     shape = {"mode": "all"} | request.param
-    site = {"mode": shape.pop("mode")}
+    site: dict[str, Any] = {"mode": shape.pop("mode")}
+    if "async_scheduling" in shape:
+        site["device_grammar"] = False
     with Rig(sim_model_dir(), max_model_len=128, site=site, **shape) as made:
         yield made
 
@@ -117,7 +129,7 @@ def alone() -> Iterator[Alone]:
 @pytest.mark.feature(121, 123, 124, 128)
 @pytest.mark.edge(35)
 @settings(
-    max_examples=20,
+    max_examples=12,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
