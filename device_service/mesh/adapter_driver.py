@@ -238,7 +238,7 @@ class AdapterDriver:
         if sampling is None:
             return self._readback.logits(output, step.sample_rows, began, self._failed)
         if sampling.deferred:
-            return DeferredStep(output, step)
+            return DeferredStep(output, step, began)
         reads = reads_tokens(step.sample_rows, logprobs=sampling.wants_logprobs)
         return self._readback.tokens(output, reads, began, self._failed)
 
@@ -255,14 +255,15 @@ class AdapterDriver:
         full = np.full((len(step.positions), bitmask.shape[1]), -1, dtype=np.int32)
         full[list(rows)] = bitmask
         logger.debug("sampling %d rows under grammar masks on the device", len(rows))
-        began = time.monotonic()
         output = model.sample_decode_on_device(
             deferred.payload,
             sampling_params=self._params.of(step.sampling.rows),
             grammar_bitmask=torch.from_numpy(full),
         )
         reads = reads_tokens(rows, logprobs=False)
-        return self._readback.tokens(output, reads, began, self._poisoned)
+        return self._readback.tokens(
+            output, reads, deferred.began, self._poisoned, deferred=True
+        )
 
     # ------------------------------------------------------------------ failures
 

@@ -63,9 +63,19 @@ class DecodeReadback:
         return RunningStep(self._mesh, events, read, on_error)
 
     def tokens(
-        self, output: Any, reads: Reader, began: float, on_error: OnError
+        self,
+        output: Any,
+        reads: Reader,
+        began: float,
+        on_error: OnError,
+        *,
+        deferred: bool = False,
     ) -> StepHandle:
-        """What the device sampled, as `reads` understands it."""
+        """What the device sampled, as `reads` understands it.
+
+        `deferred`: its events are those of the sampling alone, so the step began
+        when its forward was submitted.
+        """
         reader = self._reader
         if reader is None:
             return SettledStep(reads(output).of_step(began, time.monotonic()))
@@ -74,4 +84,5 @@ class DecodeReadback:
         def read() -> Results:
             return reads(reader.process_decode_output_host(host_output, is_tokens=True))
 
-        return RunningStep(self._mesh, events, read, on_error)
+        started = began if deferred else None
+        return RunningStep(self._mesh, events, read, on_error, started)

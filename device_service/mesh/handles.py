@@ -15,7 +15,8 @@ from device_service.mesh.readback import Results
 class RunningStep:
     """A step on the mesh's queue. `result` belongs to the engine thread.
 
-    `on_error` turns what went wrong into what is raised for it.
+    `on_error` turns what went wrong into what is raised for it. `began` is when
+    the step began, if that was before the work behind the events.
     """
 
     def __init__(
@@ -24,11 +25,13 @@ class RunningStep:
         events: Sequence[Any],
         read: Callable[[], Results],
         on_error: Callable[[Exception], Exception],
+        began: float | None = None,
     ) -> None:
         self._mesh = mesh
         self._events = events
         self._read: Callable[[], Results] | None = read
         self._on_error = on_error
+        self._began = began
         self._result: StepResult | None = None
         self._error: Exception | None = None
 
@@ -62,7 +65,7 @@ class RunningStep:
         now = time.monotonic()
         spans = [self._mesh.span(event) for event in self._events] or [(now, now)]
         results = read()
-        began = min(began for began, _ in spans)
+        began = self._began or min(began for began, _ in spans)
         return results.of_step(began, max(ended for _, ended in spans))
 
 
@@ -90,12 +93,14 @@ class SettledStep:
 class DeferredStep:
     """A forward whose tokens are chosen when its grammar masks are there.
 
-    `payload` is the adapter's, good for one use.
+    `payload` is the adapter's, good for one use. `began` is when the forward was
+    submitted, `time.monotonic()`.
     """
 
-    def __init__(self, payload: Any, step: DecodeInput) -> None:
+    def __init__(self, payload: Any, step: DecodeInput, began: float) -> None:
         self.payload = payload
         self.step = step
+        self.began = began
 
     def is_done(self) -> bool:
         """Never, as long as it is not sampled."""

@@ -12,8 +12,8 @@ from device_service.mesh.host_queue import Task
 from device_service.mesh.sim import SimMesh
 from device_service.models.buckets import powers_of_two
 from device_service.models.contract import KVLayer, KVShape, TTSamplingParams
-from device_service.models.device_decode import Output, SamplingAdapter, decode_order
 from device_service.models.resident import Inputs
+from device_service.models.sampling_adapter import Output, SamplingAdapter, decode_order
 from device_service.models.sim_cache import SimCache
 from device_service.models.sim_logits import SimLogits
 from device_service.models.sim_tokens import SimVocabulary

@@ -14,7 +14,6 @@ from device_service.mesh.cpu import CpuMesh
 from device_service.models.buckets import half_steps, powers_of_two
 from device_service.models.contract import KVLayer, KVShape, TTSamplingParams
 from device_service.models.decode_shapes import DecodeShapes
-from device_service.models.device_decode import Output, SamplingAdapter, decode_order
 from device_service.models.hf.attention import UnservableAttention
 from device_service.models.hf.loading import load_decoder
 from device_service.models.hf.packing import pack_linears
@@ -23,6 +22,7 @@ from device_service.models.hf.probe import probe
 from device_service.models.hf.selfcheck import check_paged, reference_logits
 from device_service.models.refusals import refusal, refuse_config
 from device_service.models.resident import Inputs
+from device_service.models.sampling_adapter import Output, SamplingAdapter, decode_order
 
 logger = logging.getLogger(__name__)
 

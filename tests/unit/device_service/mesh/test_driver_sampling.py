@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -453,7 +454,9 @@ def test_the_mask_comes_after_the_forward_in_rows_of_the_batch(
     assert call["defer_device_sampling"] is True
     assert "sampling_params" not in call
     assert "sample" not in model.names()
+    submitted = time.monotonic()
     result = driver.sample_deferred(handle, MASK).result()
+    assert result.began <= submitted <= result.ended
     sample = model.last("sample")
     assert sample["grammar_bitmask"].tolist() == [[6], [-1], [5], [-1]]
     assert sample["grammar_bitmask"].dtype == torch.int32
