@@ -1,6 +1,6 @@
 """What sampling on the host costs, beside vLLM's own sampler on the same logits.
 
-`measure()` takes some ten seconds. Both samplers take turns, so that what else
+`measure()` takes some two minutes. Both samplers take turns, so that what else
 the machine does hits both; compare the ratios, not the milliseconds. Needs the
 environment of the device service (`TTSERVE_ROLE=device`) before vLLM is imported.
 """
@@ -28,8 +28,6 @@ from device_service.records import SamplingRow
 from device_service.sampling.host_sampler import HostSampler
 from ttserve.sim_model import sim_model_dir
 
-ROWS = 32
-VOCABULARY = 49_152
 PROMPT = 200
 ROUNDS = 7
 
@@ -50,6 +48,29 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+COMMON = ("greedy", "temperature_1", "top_p_0.9")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The logits of a step: rows, and tokens that may follow."""
+
+    rows: int
+    vocabulary: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.vocabulary // 1000}k"
+
+
+SHAPES = {
+    Shape(32, 49_152): tuple(CASES),
+    Shape(128, 49_152): COMMON,
+    Shape(32, 128_256): COMMON,
+    Shape(128, 128_256): COMMON,
+}
+"""What is measured at which shape; two vocabularies that models have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contest:
     """The same rows for both samplers."""
@@ -60,17 +81,19 @@ class Contest:
 
 def measure() -> list[dict[str, Any]]:
     """Milliseconds of a step's sampling, ours and vLLM's, and their ratio."""
-    config = _config()
-    logits = _model_like_logits()
     figures: list[dict[str, Any]] = []
-    for name, sampling in CASES.items():
-        contest = _contest(config, sampling)
-        ours, vllms = _take_turns(contest, logits)
-        figures += [
-            _figure(f"{name}.ours", ours * 1e3, "ms"),
-            _figure(f"{name}.vllm", vllms * 1e3, "ms"),
-            _figure(f"{name}.ratio", ours / vllms, "ours / vLLM"),
-        ]
+    for shape, names in SHAPES.items():
+        config = _config(shape)
+        logits = _model_like_logits(shape)
+        for case in names:
+            contest = _contest(config, shape, CASES[case])
+            ours, vllms = _take_turns(contest, logits)
+            name = f"{shape}.{case}"
+            figures += [
+                _figure(f"{name}.ours", ours * 1e3, "ms"),
+                _figure(f"{name}.vllm", vllms * 1e3, "ms"),
+                _figure(f"{name}.ratio", ours / vllms, "ours / vLLM"),
+            ]
     return figures
 
 
@@ -86,9 +109,11 @@ def _take_turns(contest: Contest, logits: torch.Tensor) -> tuple[float, float]:
     return statistics.median(times["ours"][1:]), statistics.median(times["vllms"][1:])
 
 
-def _contest(config: VllmConfig, sampling: dict[str, Any]) -> Contest:
-    requests = [_request(place, sampling) for place in range(ROWS)]
-    sampler = HostSampler(config, VOCABULARY, ROWS, position_keyed_seeds=True)
+def _contest(config: VllmConfig, shape: Shape, sampling: dict[str, Any]) -> Contest:
+    requests = [_request(place, shape, sampling) for place in range(shape.rows)]
+    sampler = HostSampler(
+        config, shape.vocabulary, shape.rows, position_keyed_seeds=True
+    )
     rows = [
         SamplingRow(request, place, request.num_tokens, sampling.get("logprobs"))
         for place, request in enumerate(requests)
@@ -101,8 +126,8 @@ def _contest(config: VllmConfig, sampling: dict[str, Any]) -> Contest:
     )
 
 
-def _request(place: int, sampling: dict[str, Any]) -> Request:
-    prompt = torch.randint(VOCABULARY, (PROMPT,)).tolist()
+def _request(place: int, shape: Shape, sampling: dict[str, Any]) -> Request:
+    prompt = torch.randint(shape.vocabulary, (PROMPT,)).tolist()
     request = Request(
         request_id=str(place),
         prompt_token_ids=prompt,
@@ -117,23 +142,24 @@ def _request(place: int, sampling: dict[str, Any]) -> Request:
 def _metadata(requests: Sequence[Request]) -> SamplingMetadata:
     """What vLLM's runner would hand its sampler; min_p is left out of its work."""
     params = [request.sampling_params for request in requests]
+    count = len(requests)
     first = params[0]
     assert first is not None
     greedy = first.temperature == 0.0
     seeds = range(len(requests)) if first.seed is not None else ()
     return SamplingMetadata(
-        temperature=None if greedy else torch.full((ROWS,), first.temperature),
+        temperature=None if greedy else torch.full((count,), first.temperature),
         all_greedy=greedy,
         all_random=not greedy,
-        top_p=torch.full((ROWS,), first.top_p) if first.top_p < 1 else None,
-        top_k=torch.full((ROWS,), first.top_k) if first.top_k else None,
+        top_p=torch.full((count,), first.top_p) if first.top_p < 1 else None,
+        top_k=torch.full((count,), first.top_k) if first.top_k else None,
         generators={i: torch.Generator().manual_seed(7) for i in seeds},
         max_num_logprobs=first.logprobs,
         no_penalties=first.repetition_penalty == 1.0,
         prompt_token_ids=torch.tensor([r.prompt_token_ids for r in requests]),
-        frequency_penalties=torch.zeros(ROWS),
-        presence_penalties=torch.zeros(ROWS),
-        repetition_penalties=torch.full((ROWS,), first.repetition_penalty),
+        frequency_penalties=torch.zeros(count),
+        presence_penalties=torch.zeros(count),
+        repetition_penalties=torch.full((count,), first.repetition_penalty),
         output_token_ids=[list(r.output_token_ids) for r in requests],
         allowed_token_ids_mask=None,
         bad_words_token_ids={},
@@ -141,20 +167,20 @@ def _metadata(requests: Sequence[Request]) -> SamplingMetadata:
     )
 
 
-def _model_like_logits() -> torch.Tensor:
+def _model_like_logits(shape: Shape) -> torch.Tensor:
     """Rows from sure to undecided: power laws, as language models give them."""
     generator = torch.Generator().manual_seed(0)
-    ranks = torch.arange(1, VOCABULARY + 1).log()
-    steepness = torch.linspace(1.3, 2.6, ROWS)[:, None]
+    ranks = torch.arange(1, shape.vocabulary + 1).log()
+    steepness = torch.linspace(1.3, 2.6, shape.rows)[:, None]
     logits = -steepness * ranks
-    order = torch.rand(ROWS, VOCABULARY, generator=generator).argsort(dim=1)
+    order = torch.rand(shape.rows, shape.vocabulary, generator=generator).argsort(dim=1)
     return logits.gather(1, order)
 
 
-def _config() -> VllmConfig:
+def _config(shape: Shape) -> VllmConfig:
     args = AsyncEngineArgs(
         model=str(sim_model_dir()),
-        max_num_seqs=ROWS,
+        max_num_seqs=shape.rows,
         max_model_len=4096,
         dtype="float32",
         num_gpu_blocks_override=64,

@@ -111,7 +111,7 @@ def _scheduling(resolved: Resolved) -> SchedulingInfo:
         max_batched_tokens=scheduler.max_num_batched_tokens,
         policy=scheduler.policy,
         chunked_prefill=scheduler.enable_chunked_prefill,
-        async_decode=bool(scheduler.async_scheduling),
+        async_decode=not resolved.steps_wait_because,
     )
 
 

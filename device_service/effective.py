@@ -44,6 +44,7 @@ def _steps(resolved: Resolved) -> list[tuple[str, str]]:
     scheduler = resolved.vllm_config.scheduler_config
     grammar = resolved.vllm_config.structured_outputs_config
     tt = resolved.config.tt
+    waits = resolved.steps_wait_because
     chunked = "on" if scheduler.enable_chunked_prefill else "off"
     interleave = (
         f"{tt.decode_interleave_decode_steps} decode per "
@@ -59,7 +60,7 @@ def _steps(resolved: Resolved) -> list[tuple[str, str]]:
         ),
         ("decode interleave", interleave),
         ("policy", str(scheduler.policy)),
-        ("decode overlap", "off (one step at a time)"),
+        ("decode overlap", f"off ({waits})" if waits else "on"),
         ("sampling", _sampling(tt)),
         (
             "grammars",

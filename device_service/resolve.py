@@ -47,6 +47,17 @@ class Resolved:
     kv_plan: KVPlan
     notes: tuple[str, ...]
 
+    @property
+    def steps_wait_because(self) -> str:
+        """Why no decode step of this launch can overlap another; "" if it can."""
+        if not self.vllm_config.scheduler_config.async_scheduling:
+            return "asynchronous scheduling is off"
+        if self.config.tt.trace_mode == "none":
+            return "there are no traces"
+        if self.config.tt.sample_on_device_mode is None:
+            return "the host samples"
+        return ""
+
 
 def resolve(config: DeviceConfig, mesh: Mesh, progress: Progress) -> Resolved:
     """Decide everything that can be known without opening the mesh.

@@ -12,7 +12,7 @@ from bench.worker import Worker
 
 @benchmark(
     "host-sampling",
-    shows="a step's sampling at 32 rows and 49,152 tokens, ours and vLLM's",
+    shows="a step's sampling at 32 and 128 rows, ours and vLLM's",
 )
 def host_sampling(_: int) -> Iterator[Result]:
     """It takes its own rounds: seven, in turns."""

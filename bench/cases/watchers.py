@@ -42,7 +42,7 @@ def watchers(rounds: int) -> Iterator[Result]:
     alone, beside = rates(batches["alone"]), rates(batches["watched"])
     yield result("watchers.alone", alone, "tokens/s")
     yield result("watchers.watched", beside, "tokens/s")
-    yield result("watchers.ratio", ratios(beside, alone), "x")
+    yield result("watchers.ratio", ratios(beside, alone), "x", ">= 0.99")
     yield result("watchers.lost", seen.lost_share, "of records")
     say(f"  {seen.records} records were read, {seen.lost} lost")
 

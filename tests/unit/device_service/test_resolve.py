@@ -188,7 +188,7 @@ def test_the_description() -> None:
     assert description.generation_defaults["top_k"] == 32
     assert description.scheduling.policy == "priority"
     assert description.scheduling.chunked_prefill
-    assert description.scheduling.async_decode
+    assert not description.scheduling.async_decode  # the host samples
     assert description.limits.max_queued_requests == 7
     assert description.settings.reasoning_parser == "qwen3"
     assert description.settings.structured_output_backend == "xgrammar"
@@ -325,3 +325,31 @@ def test_the_document_of_options_is_up_to_date() -> None:
         [sys.executable, str(tool), "--check"], capture_output=True, text=True
     )
     assert check.returncode == 0, check.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "waits"),
+    [
+        ([], "the host samples"),
+        (["--additional-config.tt.sample_on_device_mode", "all"], ""),
+        (
+            [
+                *("--additional-config.tt.sample_on_device_mode", "decode_only"),
+                *("--additional-config.tt.trace_mode", "none"),
+            ],
+            "there are no traces",
+        ),
+        (
+            [
+                *("--additional-config.tt.sample_on_device_mode", "all"),
+                "--no-async-scheduling",
+            ],
+            "asynchronous scheduling is off",
+        ),
+    ],
+)
+def test_whether_decode_steps_can_overlap(options: list[str], waits: str) -> None:
+    mesh = make_mesh("sim", {})
+    it = resolve(parse_args(["--mesh", "sim", *options], {}), mesh, lambda _: None)
+    assert it.steps_wait_because == waits
+    assert describe(it, mesh, "").scheduling.async_decode is (waits == "")

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
+from device_service.batch.inputs import DecodeInput
 from device_service.decode.overlap import (
     DRAIN_REASONS,
     OverlapPolicy,
     OverlapQuestion,
     decide,
 )
+from device_service.mesh.interface import StepHandle, StepResult
 from device_service.models.sim_tokens import SimVocabulary, expected_tokens
 from device_service.records import FinishKind, Phase, SamplingSite, StepRecord
 from device_service.sampling.facts import SamplingFacts
 from tests.support.rig import Rig, Stream
+from tests.tiny_models import write_tiny_model
 from ttserve.errors import Reason
 from ttserve.sim_model import sim_model_dir
 
@@ -269,3 +273,51 @@ def test_without_async_scheduling_every_step_waits(make_rig: RigMaker) -> None:
     assert stream.token_ids == expected(rig, prompt, 20)
     reasons = {record.overlap.reason for record in rig.records}
     assert reasons == {"nothing_in_flight", "sync_mode"}
+
+
+@pytest.mark.feature(107)
+@pytest.mark.parametrize("mesh", ["cpu", "sim"])
+def test_a_step_is_submitted_before_the_one_in_flight_is_read(
+    mesh: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = sim_model_dir()
+    if mesh == "cpu":
+        write_tiny_model("llama", tmp_path)
+        model = tmp_path
+    with Rig(
+        model,
+        mesh=mesh,
+        async_scheduling=True,
+        site={"mode": "all"},
+        max_model_len=128,
+    ) as rig:
+        calls = _recorded(rig, monkeypatch)
+        rig.submit([5, 6, 7], 9)
+        rig.run()
+    assert calls == [
+        *("submit 1", "submit 2", "read 1", "submit 3", "read 2", "submit 4"),
+        *("read 3", "submit 5", "read 4", "submit 6", "read 5", "submit 7"),
+        *("read 6", "submit 8", "read 7", "read 8"),
+    ]
+
+
+def _recorded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The order in which decode steps are submitted and read."""
+    calls: list[str] = []
+    submit = rig.driver.decode
+
+    def decode(step: DecodeInput) -> StepHandle:
+        number = 1 + sum(call.startswith("submit") for call in calls)
+        calls.append(f"submit {number}")
+        handle = submit(step)
+        read = handle.result
+
+        def result() -> StepResult:
+            calls.append(f"read {number}")
+            return read()
+
+        monkeypatch.setattr(handle, "result", result)
+        return handle
+
+    monkeypatch.setattr(rig.driver, "decode", decode)
+    return calls
