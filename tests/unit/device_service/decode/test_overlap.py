@@ -135,6 +135,7 @@ def start(rig: Rig, *lengths: int) -> list[tuple[Stream, list[int]]]:
     ]
 
 
+@pytest.mark.edge(28)
 @pytest.mark.feature(108, 111)
 def test_steady_decode_overlaps_and_tokens_are_right(make_rig: RigMaker) -> None:
     rig = make_rig()
@@ -173,6 +174,7 @@ def test_a_new_request_waits_for_the_step_in_flight(make_rig: RigMaker) -> None:
     assert [record.phase for record in drained] == [Phase.PREFILL]
 
 
+@pytest.mark.edge(29)
 @pytest.mark.feature(115)
 def test_late_tokens_of_an_aborted_request_go_nowhere(make_rig: RigMaker) -> None:
     rig = make_rig()
@@ -201,6 +203,7 @@ def test_a_request_that_ends_takes_no_part_in_the_next_step(
     assert [len(lane.rows) for record in last for lane in record.lanes] == [1]
 
 
+@pytest.mark.edge(29)
 def test_a_token_that_ends_a_request_ends_it_with_a_step_in_flight(
     make_rig: RigMaker,
 ) -> None:
@@ -230,6 +233,7 @@ def test_blocks_run_short_before_a_row_must_give_way(make_rig: RigMaker) -> None
     rig.assert_nothing_is_held()
 
 
+@pytest.mark.edge(30)
 @pytest.mark.feature(114)
 def test_a_failed_step_takes_the_one_that_overlaps_it_along(
     make_rig: RigMaker,

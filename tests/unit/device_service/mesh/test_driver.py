@@ -264,6 +264,7 @@ def test_decode_gathers_what_an_old_adapter_cannot(mesh: CpuMesh) -> None:
     assert model.last("decode")["read_from_device"] is False
 
 
+@pytest.mark.edge(31)
 @pytest.mark.feature(110)
 def test_decode_reads_compactly_and_once(mesh: CpuMesh) -> None:
     driver, model = _open(NewAdapter, mesh)
