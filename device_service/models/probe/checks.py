@@ -26,12 +26,12 @@ class Wrong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A situation. `needs`: capability without which it does not come up."""
+    """A situation. `needs`: capabilities without which it does not come up."""
 
     name: str
     rules: str
     run: Callable[[Exercise, float], None]
-    needs: str | None = None
+    needs: tuple[str, ...] = ()
 
 
 def compare(
@@ -162,8 +162,9 @@ def _prefix(exercise: Exercise, most: float) -> None:
     compare("a prompt whose first blocks are cached", hit.logits, alone.logits, most)
 
 
-def _device_greedy(exercise: Exercise, _: float) -> None:
-    walk = exercise.walk(36, 8, STEPS)
+def _greedy(exercise: Exercise, seed: int) -> tuple[Walk, list[int]]:
+    """A request that goes on from the best token each time, and those tokens."""
+    walk = exercise.walk(seed, 8, STEPS)
     chosen: list[int] = []
     exercise.prefill([walk])
     for step in range(STEPS):
@@ -172,16 +173,38 @@ def _device_greedy(exercise: Exercise, _: float) -> None:
         exercise.decode([walk])
     chosen.append(int(walk.logits[-1].argmax()))
     exercise.leave(walk)
-    device = exercise.again(walk, exercise.rows - 1)
+    return walk, chosen
+
+
+def _on_device(exercise: Exercise, walk: Walk, row: int) -> Walk:
+    """The same prompt, of which the device has chosen nothing yet."""
+    device = exercise.again(walk, row)
     exercise.prefill([device])
-    device.tokens[device.prompt] = chosen[0]
     device.facts = GREEDY
+    return device
+
+
+def _device_greedy(exercise: Exercise, _: float) -> None:
+    walk, chosen = _greedy(exercise, 36)
+    device = _on_device(exercise, walk, exercise.rows - 1)
     for _ in range(STEPS):
         exercise.decode([device])
     exercise.leave(device)
     if device.sampled != chosen[1:]:
         raise Wrong(
             f"greedy on the device gives {device.sampled}, on the host {chosen[1:]}"
+        )
+
+
+def _ahead(exercise: Exercise, _: float) -> None:
+    walk, chosen = _greedy(exercise, 39)
+    device = _on_device(exercise, walk, 0)
+    exercise.decode_ahead(device, STEPS)
+    exercise.leave(device)
+    if device.sampled != chosen[1:]:
+        raise Wrong(
+            f"steps ahead of their readback give {device.sampled}, one by one "
+            f"{chosen[1:]}"
         )
 
 
@@ -225,6 +248,8 @@ def _device_grammar(exercise: Exercise, _: float) -> None:
     exercise.leave(walk)
 
 
+SAMPLES = ("supports_sample_on_device",)
+
 CHECKS = (
     Check("a request, twice", "1.7, 1.8", _same_twice),
     Check("prompts of different lengths in one prefill", "1.7", _together),
@@ -232,11 +257,15 @@ CHECKS = (
     Check("a decode at every row", "1.6, 1.8", _every_size),
     Check("what was read stays as it is", "1.9", _own_memory),
     Check("preemption and resume", "1.12, 2.6", _preempted),
-    Check("a prompt in chunks", "1.7, 2.4", _chunked, "supports_chunked_prefill"),
-    Check("a cached prefix", "1.7, 2.6", _prefix, "supports_prefix_caching"),
+    Check("a prompt in chunks", "1.7, 2.4", _chunked, ("supports_chunked_prefill",)),
+    Check("a cached prefix", "1.7, 2.6", _prefix, ("supports_prefix_caching",)),
+    Check("greedy on the device", "1.8, 1.10", _device_greedy, SAMPLES),
     Check(
-        "greedy on the device", "1.8, 1.10", _device_greedy, "supports_sample_on_device"
+        "a step ahead of its readback",
+        "1.9, 2.7",
+        _ahead,
+        (*SAMPLES, "supports_async_decode"),
     ),
-    Check("a seed on the device", "1.5", _device_seed, "supports_sample_on_device"),
-    Check("masks on the device", "1.11", _device_grammar, "supports_device_grammar"),
+    Check("a seed on the device", "1.5", _device_seed, SAMPLES),
+    Check("masks on the device", "1.11", _device_grammar, ("supports_device_grammar",)),
 )

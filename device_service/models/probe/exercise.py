@@ -11,7 +11,7 @@ import torch
 
 from device_service.batch.inputs import DecodeInput, PrefillInput, StepSampling
 from device_service.mesh.driver import AdapterDriver
-from device_service.mesh.interface import StepResult
+from device_service.mesh.interface import StepHandle, StepResult
 from device_service.models.capabilities import Capabilities
 from device_service.sampling.facts import PADDING, SamplingFacts
 
@@ -134,19 +134,29 @@ class Exercise:
         for index, walk in enumerate(walks):
             _take(walk, result, index)
 
+    def decode_ahead(self, walk: Walk, steps: int) -> None:
+        """Decode steps, each submitted before the last one is read if it may be."""
+        waiting: list[StepHandle] = []
+        for _ in range(steps):
+            if waiting and not self._stays_on_device(self._tables([walk])):
+                _take(walk, waiting.pop().result(), 0)
+            waiting.append(self.driver.decode(self.decode_input([walk])))
+            if len(waiting) > 1:
+                _take(walk, waiting.pop(0).result(), 0)
+        _take(walk, waiting.pop().result(), 0)
+
     def decode_input(
         self, walks: Sequence[Walk], *, deferred: bool = False
     ) -> DecodeInput:
         """A decode step of these walks, whose rows move on by one token."""
-        count = self.driver.decode_rows(max(walk.row for walk in walks))
+        table = self._tables(walks)
+        count = len(table)
         tokens = torch.zeros(count, 1, dtype=torch.int32)
         positions = torch.full((count,), -1, dtype=torch.int32)
-        table = torch.zeros(count, self.driver.page_table_width, dtype=torch.int32)
         facts = [PADDING] * count
         for walk in walks:
             tokens[walk.row] = walk.tokens[walk.done]
             positions[walk.row] = walk.done
-            table[walk.row] = self._table(walk)
             walk.done += 1
             facts[walk.row] = walk.facts or PADDING
         sampling = None
@@ -177,6 +187,13 @@ class Exercise:
         while all(walk.done < len(walk.tokens) for walk in walks):
             self.decode(walks)
 
+    def _tables(self, walks: Sequence[Walk]) -> torch.Tensor:
+        count = self.driver.decode_rows(max(walk.row for walk in walks))
+        table = torch.zeros(count, self.driver.page_table_width, dtype=torch.int32)
+        for walk in walks:
+            table[walk.row] = self._table(walk)
+        return table
+
     def _table(self, walk: Walk) -> torch.Tensor:
         row = torch.zeros(self.driver.page_table_width, dtype=torch.int32)
         row[: len(walk.blocks)] = torch.tensor(walk.blocks, dtype=torch.int32)
@@ -188,7 +205,7 @@ def _take(walk: Walk, result: StepResult, index: int) -> None:
     if result.logits is not None:
         walk.logits.append(result.logits[index])
     elif result.tokens is not None:
-        token = int(result.tokens[index])
-        walk.sampled.append(token)
-        if walk.done < len(walk.tokens):
-            walk.tokens[walk.done] = token
+        walk.sampled.append(int(result.tokens[index]))
+        behind = walk.prompt + len(walk.sampled)
+        if behind < len(walk.tokens):
+            walk.tokens[behind] = walk.sampled[-1]

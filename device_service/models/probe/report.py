@@ -74,8 +74,9 @@ def run_checks(adapter: type[Any], mesh: Mesh, setup: Setup, report: Report) -> 
     if exercise is None:
         return
     for check in CHECKS:
-        if check.needs is not None and not getattr(capabilities, check.needs):
-            report.leave_out(check.name, check.needs)
+        missing = [name for name in check.needs if not getattr(capabilities, name)]
+        if missing:
+            report.leave_out(check.name, missing[0])
             continue
         with report.check(check.name, check.rules):
             check.run(exercise, setup.tolerance)
