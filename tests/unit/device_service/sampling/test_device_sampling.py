@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from vllm.sampling_params import StructuredOutputsParams
 
-from device_service.records import FinishKind, SamplingSite
+from device_service.records import FinishKind, Phase, SamplingSite
 from tests.support.rig import Rig, Stream
 
 RigMaker = Callable[..., Rig]
@@ -100,3 +101,64 @@ def test_a_late_abort_leaves_the_neighbours_alone(make_rig: RigMaker) -> None:
         said = streams[place].token_ids
         assert said == expected[: len(said)]
     rig.assert_nothing_is_held()
+
+
+GRAMMAR = {"structured_outputs": StructuredOutputsParams(regex="[a-z]{40}")}
+LARGE = {"devices": 8, "top_logprobs": True}
+RECORDED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "mode_unset": ({"mode": None}, {}),
+    "mode_decode_only": ({"mode": "decode_only"}, {}),
+    "custom_logits_processors": ({"custom_processors": True}, {}),
+    "device_penalties": ({"device_penalties": False}, {"presence_penalty": 1.0}),
+    "penalties_in_prefill": ({}, {"frequency_penalty": 1.0}),
+    "allowed_token_ids": ({}, {"allowed_token_ids": [40, 41]}),
+    "bad_words": ({}, {"_bad_words_token_ids": [[40]]}),
+    "logit_bias": ({}, {"logit_bias": {40: 2.0}}),
+    "min_p": ({}, {"temperature": 1.0, "top_k": 9, "min_p": 0.1}),
+    "logprob_token_ids": (LARGE, {"logprobs": 1, "logprob_token_ids": [40]}),
+    "min_tokens": ({}, {"min_tokens": 3, "stop_token_ids": [40]}),
+    "device_grammar": ({"device_grammar": False}, GRAMMAR),
+    "grammar_in_prefill": ({}, GRAMMAR),
+    "grammar_with_logprobs": (LARGE, GRAMMAR | {"logprobs": 1}),
+    "logprobs_mode": (LARGE | {"raw_logprobs": False}, {"logprobs": 1}),
+    "logprobs_devices": ({"top_logprobs": True}, {"logprobs": 1}),
+    "top_logprobs": (LARGE | {"top_logprobs": False}, {"logprobs": 1}),
+    "max_device_top_k": ({}, {"temperature": 1.0, "top_k": 33}),
+    "seeded_sampling_policy": ({"seeded_on_host": True}, {"seed": 1}),
+}
+
+
+@pytest.mark.feature(116)
+@pytest.mark.parametrize("reason", RECORDED)
+def test_the_record_of_a_step_says_why_the_host_sampled(
+    make_rig: RigMaker, reason: str
+) -> None:
+    """Beside a plain request, all of whose other steps are on the device."""
+    site, sampling = RECORDED[reason]
+    rig = make_rig(site=ON_DEVICE | site)
+    streams = [rig.submit([40, 41], 12), rig.submit([42, 43], 6, **sampling)]
+    rig.run()
+    for stream in streams:
+        assert stream.finish is not None
+        assert stream.finish.error is None
+    for record in rig.records:
+        on_host = record.sampling.site is SamplingSite.HOST
+        assert on_host is (record.sampling.reason != "eligible")
+    assert reason in {record.sampling.reason for record in rig.records}
+    permanent = ("mode_unset", "custom_logits_processors")
+    if reason not in permanent:
+        assert rig.records[-1].sampling.site is SamplingSite.DEVICE
+
+
+@pytest.mark.feature(75, 79, 116)
+def test_chunks_are_sampled_on_the_host_or_nowhere(make_rig: RigMaker) -> None:
+    rig = make_rig(site=ON_DEVICE, max_num_batched_tokens=16)
+    rig.submit([40 + i % 20 for i in range(24)], 3)
+    rig.submit([41 + i % 20 for i in range(24)], 3)
+    rig.run()
+    prefills = [r for r in rig.records if r.phase is Phase.PREFILL]
+    assert [(r.sampling.site.value, r.sampling.reason) for r in prefills] == [
+        ("none", "intermediate_chunks"),
+        ("host", "intermediate_chunk"),
+        ("device", "eligible"),
+    ]
