@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,42 @@ def test_tt_options_in_both_forms() -> None:
         == by_key.tt
         == TTOptions(trace_mode="none", enable_model_warmup=False)
     )
+
+
+BOTH_FORMS: list[tuple[str, str, object]] = [
+    ("mesh", "sim", "sim"),
+    ("sim.decode_ms", "12.5", {"decode_ms": 12.5}),
+    ("sample_on_device_mode", "decode_only", "decode_only"),
+    ("seeded_sampling_policy", "host", "host"),
+    ("always_compat_sampling", "false", False),
+    ("trace_mode", "decode_only", "decode_only"),
+    ("enable_model_warmup", "false", False),
+    ("decode_interleave_enabled", "false", False),
+    ("decode_interleave_prefill_steps", "4", 4),
+    ("decode_interleave_decode_steps", "3", 3),
+    ("register_test_models", "false", False),
+    ("optimizations", "accuracy", "accuracy"),
+    ("trace_region_size", "216580672", 216580672),
+    ("worker_l1_size", "1344544", 1344544),
+    ("l1_small_size", "768", 768),
+    ("fabric_config", "FABRIC_1D", "FABRIC_1D"),
+    ("fabric_reliability_mode", "RELAXED_INIT", "RELAXED_INIT"),
+    ("dispatch_core_axis", "col", "col"),
+]
+
+
+@pytest.mark.feature(13)
+@pytest.mark.parametrize(("key", "text", "value"), BOTH_FORMS)
+def test_every_tt_option_has_both_forms(key: str, text: str, value: object) -> None:
+    name = key.partition(".")[0]
+    by_key = parse_args([f"--additional-config.tt.{key}", text], {})
+    as_json = parse_args(["--additional-config", json.dumps({"tt": {name: value}})], {})
+    assert by_key.tt == as_json.tt
+    assert getattr(by_key.tt, name) == value
+
+
+def test_the_table_of_both_forms_is_complete() -> None:
+    assert {key.partition(".")[0] for key, _, _ in BOTH_FORMS} == set(catalogue())
 
 
 def test_both_forms_at_once_would_lose_one() -> None:
