@@ -32,7 +32,7 @@ from device_service.batch.inputs import DecodeInput, PrefillInput
 from device_service.codec.outputs import step_output
 from device_service.merging import PendingSteps
 from device_service.mesh.interface import Driver, StepHandle, StepResult
-from device_service.records import Sampled, SamplingRow, StepUpdates
+from device_service.records import Phase, Sampled, SamplingRow, StepUpdates
 from device_service.sampling.interface import TokenSampler
 
 PART_AT = {
@@ -142,6 +142,9 @@ class _Driver:
     @property
     def resident_inputs(self) -> bool:
         return self._driver.resident_inputs
+
+    def queues(self, phase: Phase) -> bool:
+        return self._driver.queues(phase)
 
     @property
     def device_grammar(self) -> bool:

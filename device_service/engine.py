@@ -104,8 +104,8 @@ class Engine:
         False when there was nothing to do. Unless the new step may overlap the
         one in flight, that one is finished before. If it may, two are in flight
         until the older one is finished; more there never are. Sessions are told
-        of a step when the next one is on its way, so that the mesh does not
-        wait for that.
+        of a step when the next one is on its way, so that the mesh does not wait
+        for that; but not if to submit it means to wait for its end.
         """
         parts, pipeline = self._parts, self._parts.pipeline
         self._inbox.run()
@@ -117,12 +117,16 @@ class Engine:
             self._resets.run()
         began = parts.clock()
         plan = parts.planner.plan(verdict) if self._control.may_plan else None
+        queued = plan is not None and pipeline.queues(plan.phase)
+        if not queued:
+            self._tell(drained)
         if plan is not None:
             pipeline.submit(plan, began)
             self._control.planned()
         elif drained is None:
             self._control.nothing_to_do()
-        self._tell(drained)
+        if queued:
+            self._tell(drained)
         if len(pipeline) > 1:
             oldest = self._finish_oldest()
             self._tell(oldest)

@@ -98,6 +98,10 @@ class Pipeline:
         """The step submitted last, if it is in flight."""
         return self._in_flight[-1] if self._in_flight else None
 
+    def queues(self, phase: Phase) -> bool:
+        """Whether `submit` returns before a step of this phase is computed."""
+        return self._driver.queues(phase)
+
     def submit(self, plan: StepPlan, planning_began: float) -> None:
         """Build the step's input and queue it on the mesh.
 

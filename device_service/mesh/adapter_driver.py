@@ -34,11 +34,13 @@ from device_service.models.capabilities import Capabilities
 from device_service.models.contract import (
     Adapter,
     PoisonsDeferred,
+    ReadsDecodeOutput,
     ReadsPrefillOutput,
     ReleasesCaptures,
     ReleasesRequests,
     SamplesDeferred,
 )
+from device_service.records import Phase
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +69,10 @@ class AdapterDriver:
         self._device_sampling = sampling
         # Without traces there is nothing that warm-up has to prepare for masks.
         self._grammar_ready = sampling.grammar and not placement.trace_mode.decode
+        self._queued = {
+            Phase.PREFILL: isinstance(model, ReadsPrefillOutput),
+            Phase.DECODE: isinstance(model, ReadsDecodeOutput),
+        }
         self._closed = False
         self._poison: MeshPoisoned | None = None
         # Rows never move, so lanes are told the same permutation every time.
@@ -85,6 +91,10 @@ class AdapterDriver:
             getattr(model, "decode_input_update_contract", 0),
             resident_inputs=self.resident_inputs,
         )
+
+    def queues(self, phase: Phase) -> bool:
+        """Whether submitting a step returns before it is computed."""
+        return self._queued[phase]
 
     @property
     def page_table_width(self) -> int:

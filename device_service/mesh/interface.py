@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+if TYPE_CHECKING:
+    from device_service.records import Phase
 
 
 class MeshPoisoned(Exception):
@@ -116,6 +119,11 @@ class Driver(Protocol):
     def resident_inputs(self) -> bool:
         """Whether a decode step may go on from what the last one left on the
         device, so that its input need not be known on the host.
+        """
+
+    def queues(self, phase: Phase) -> bool:
+        """Whether submitting a step returns before it is computed: adapters may
+        block (contract 1.7, 1.9).
         """
 
     def decode_rows(self, highest_row: int) -> int:

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from device_service.batch.inputs import DecodeInput
+from device_service.mesh.interface import StepHandle
 from device_service.models.sim_adapter import SimAdapter
 from device_service.models.sim_tokens import SimVocabulary, expected_tokens
+from device_service.records import StepUpdates
 from tests.support.rig import Rig
 from ttserve.sim_model import sim_model_dir
 
@@ -59,6 +62,28 @@ class Blocking:
     def decode_forward(self, **call: Any) -> Any:
         self.batches.add(len(call["start_pos"]))
         return self._sim.decode_forward(**call | {"read_from_device": True})
+
+
+def test_tokens_do_not_wait_for_a_step_that_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Rig(sim_model_dir(), adapter=Blocking, rows=2) as rig:
+        order: list[str] = []
+        deliver, decode = rig.sink.deliver, rig.driver.decode
+
+        def delivering(updates: StepUpdates) -> None:
+            order.append("told")
+            deliver(updates)
+
+        def decoding(step: DecodeInput) -> StepHandle:
+            order.append("decode")
+            return decode(step)
+
+        monkeypatch.setattr(rig.sink, "deliver", delivering)
+        monkeypatch.setattr(rig.driver, "decode", decoding)
+        rig.submit([70, 71], 4)
+        rig.run()
+    assert order == ["told", "decode", "told", "decode", "told", "decode", "told"]
 
 
 def _served(
