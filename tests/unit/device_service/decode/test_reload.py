@@ -172,7 +172,6 @@ def test_an_adapter_of_the_older_contract_is_told_of_layouts_only() -> None:
     assert _decode(planner, device=False, moved=True).as_keywords() == {}
 
 
-@pytest.mark.feature(109)
 def test_an_adapter_of_the_older_contract_decides_about_its_uploads() -> None:
     assert _decode(_planner(contract=0), moved=True).overlap_safe
 
