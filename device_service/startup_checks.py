@@ -79,8 +79,8 @@ LAUNCH_CHECKS = (
     LaunchCheck(
         "reasoning parser",
         lambda config: unknown_parser(reasoning_parser(config)),
-        "--reasoning-parser {reasoning}: vLLM knows no parser of that name; correct it, "
-        "or bring it with --reasoning-parser-plugin",
+        "--reasoning-parser {reasoning}: vLLM knows no parser of that name; correct "
+        "it, or bring it with --reasoning-parser-plugin",
     ),
     LaunchCheck(
         "images",
