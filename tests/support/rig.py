@@ -122,8 +122,6 @@ class Rig:
             num_blocks = rows * -(-model_config.max_model_len // block_size) + 1
         self.config.cache_config.num_gpu_blocks = num_blocks
         self.vocab_size = model_config.get_vocab_size()
-        self.interleave = interleave or InterleaveConfig()
-        self.lane_numbers = range(lanes)
         self.mesh = make_mesh(mesh, dict(mesh_options or {}))
         self.mesh.open()
         chosen = adapter or resolve_adapter(model_config.architectures[0], mesh)
@@ -169,7 +167,7 @@ class Rig:
                 step_ring=4096,
                 kv_groups=kv_plan.groups,
             ),
-            self.interleave,
+            interleave or InterleaveConfig(),
             self.driver,
             HostSampling(self.sampler, self.grammars, policy),
         )
