@@ -7,6 +7,8 @@ contract probe stands between engine and adapter as in every test.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +18,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from device_service.models.sim_tokens import SimVocabulary, expected_tokens
-from device_service.records import EngineState, StepRecord
+from device_service.records import EngineState, FinishKind, StepRecord
 from device_service.scheduling.interleave import InterleaveConfig
 from tests.support.block_ledger import BlockLedger, kept_by
 from tests.support.rig import Rig, Stream
 from tests.support.step_oracle import Asked, Rules, StepOracle
+from ttserve.errors import Reason
 from ttserve.sim_model import sim_model_dir
 
 BLOCK_SIZE = 16
@@ -70,7 +73,7 @@ class Shape:
     prefix_cache: bool
     policy: str
 
-    def rig(self, ledger: BlockLedger) -> Rig:
+    def rig(self, ledger: BlockLedger, fail_steps: Sequence[int] = ()) -> Rig:
         chunks: dict[str, Any] = {"enable_chunked_prefill": False}
         if self.budget is not None:
             chunks = {
@@ -80,6 +83,7 @@ class Shape:
         return Rig(
             sim_model_dir(),
             adapter=kept_by(ledger),
+            mesh_options={"sim": {"fail_steps": list(fail_steps)}},
             lanes=self.lanes,
             rows=self.rows,
             num_blocks=self.num_blocks,
@@ -275,6 +279,30 @@ def seen(records: list[StepRecord]) -> dict[str, bool]:
 @given(shape=SHAPES, actions=ACTIONS)
 def test_random_traffic(shape: Shape, actions: Actions) -> None:
     check(shape, actions)
+
+
+@pytest.mark.feature(114)
+@settings(max_examples=12, deadline=None)
+@given(shape=SHAPES, actions=ACTIONS, gaps=st.lists(st.integers(4, 40), max_size=12))
+def test_failing_steps_cost_their_requests_and_nothing_else(
+    shape: Shape, actions: Actions, gaps: list[int]
+) -> None:
+    """Nobody hits a block that was never written, and no block is lost."""
+    ledger = BlockLedger(rows_per_lane=shape.rows, block_size=BLOCK_SIZE)
+    with shape.rig(ledger, list(itertools.accumulate(gaps))) as rig:
+        traffic = Traffic(shape, rig, ledger)
+        traffic.run(actions)
+        rig.assert_nothing_is_held()
+        for asked in traffic.asked():
+            finish, tokens = asked.stream.finish, asked.stream.token_ids
+            assert finish is not None
+            if finish.kind is FinishKind.ERROR:
+                assert finish.error is not None
+                assert finish.error.reason is Reason.STEP_FAILED
+            elif not asked.aborted:
+                assert tokens == asked.expected
+            assert tokens == asked.expected[: len(tokens)]
+        assert ledger.faults == []
 
 
 @pytest.mark.slow

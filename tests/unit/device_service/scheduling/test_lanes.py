@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from vllm.sampling_params import StructuredOutputsParams
 
 from device_service.models.sim_tokens import SimVocabulary, expected_tokens
 from device_service.records import Phase, StepRecord
@@ -156,6 +157,74 @@ def test_gaps_between_rows_change_nothing(make_rig: RigMaker) -> None:
     ]
     assert gappy
     assert [stream.token_ids for stream in streams] == alone
+
+
+@pytest.mark.edge(17)
+def test_a_seeded_stream_stands_still_while_its_lane_does(make_rig: RigMaker) -> None:
+    """Prompts of one lane are sampled while the other's request sits out."""
+    sampling: dict[str, Any] = {"temperature": 1.0, "seed": 11, "top_p": 0.9}
+    alone = make_rig(lanes=1, rows=1).generate([1] * 10, 30, **sampling)
+    rig = make_rig(lanes=2, rows=4, interleave=InterleaveConfig(prefill_steps=1))
+    seeded = rig.submit([1] * 10, 30, **sampling)
+    rig.run(steps=3)
+    for i in range(6):
+        rig.submit([i + 5] * 10, 4, temperature=1.0, seed=i)
+        rig.run(steps=2)
+    rig.run()
+    apart = [record for record in rig.records if shares(record, 2) == [0, 1]]
+    assert any(record.produced_tokens for record in apart)
+    assert seeded.token_ids == alone
+
+
+@pytest.mark.feature(57, 86)
+def test_a_lane_knows_only_its_own_prefixes(make_rig: RigMaker) -> None:
+    rig = make_rig(lanes=2, rows=2)
+    prompt = [3] * 40
+    cached = []
+    # One after another, so that all would go to lane 0 but for a neighbour there.
+    for neighbours in (0, 1, 0, 1):
+        for _ in range(neighbours):
+            rig.submit([9] * 5, 60)
+        rig.run(steps=3)
+        stream = rig.submit(prompt, 2)
+        rig.run()
+        assert lane_of(rig, stream) == neighbours
+        assert_right(rig, stream)
+        assert stream.prefill is not None
+        cached.append(stream.prefill.cached_tokens)
+    assert cached == [0, 0, 32, 32]
+
+
+@pytest.mark.feature(80, 88)
+@pytest.mark.parametrize("lanes", [2, 3])
+def test_a_decode_covers_all_rows_of_all_lanes(make_rig: RigMaker, lanes: int) -> None:
+    """Buckets are a lane's; rows of several lanes interleave, so none is cut off."""
+    rig = make_rig(lanes=lanes, rows=4)
+    streams = [rig.submit([lane + 1] * 10, 6) for lane in range(lanes)]
+    rig.run()
+    decodes = [record for record in rig.records if record.phase is Phase.DECODE]
+    assert {record.padded_rows for record in decodes} == {4 * lanes}
+    taken = {
+        row.row for record in decodes for lane in record.lanes for row in lane.rows
+    }
+    assert taken == {4 * lane for lane in range(lanes)}
+    assert_right(rig, *streams)
+
+
+@pytest.mark.feature(132, 133)
+def test_grammars_of_all_lanes_share_a_mask(make_rig: RigMaker) -> None:
+    """One row in each lane; the one in the middle is free."""
+    rig = make_rig(lanes=3, rows=1)
+    letters = ["ab", "", "cd"]
+    streams = []
+    for own in letters:
+        regex = StructuredOutputsParams(regex=f"[{own}]+") if own else None
+        streams.append(rig.submit([1] * 10, 6, structured_outputs=regex))
+    rig.run()
+    assert [1, 1, 1] in [shares(record, 3) for record in rig.records]
+    assert set(bytes(streams[0].token_ids)) <= set(b"ab")
+    assert set(bytes(streams[2].token_ids)) <= set(b"cd")
+    assert_right(rig, streams[1])
 
 
 @pytest.mark.feature(92, 155)
