@@ -45,12 +45,16 @@ def _text(stream: Stream) -> str:
 
 
 def _submit_mixed(rig: Rig) -> list[Stream]:
-    """As many as there are rows: constrained and plain ones, greedy and seeded."""
+    """As many as there are rows: constrained and plain ones, greedy, seeded and
+    penalised.
+    """
     streams = []
     for place in range(8):
         sampling: dict[str, Any] = {"stop_token_ids": [END]}
         if place % 2:
             sampling |= {"temperature": 1.0, "top_k": 30, "seed": place}
+        if place > 4:
+            sampling |= {"presence_penalty": 1.0, "repetition_penalty": 1.3}
         if place < 6:
             sampling["structured_outputs"] = CONSTRAINTS[place % 3]
         streams.append(rig.submit([60 + place, 61], 30, **sampling))
@@ -77,7 +81,7 @@ def test_constraints_hold_in_a_full_mixed_batch(make_rig: RigMaker, lanes: int) 
         for record in device.records
     }
     assert verdicts == {
-        (Phase.PREFILL, "host", "grammar_in_prefill"),
+        (Phase.PREFILL, "host", "penalties_in_prefill"),
         (Phase.DECODE, "device", "eligible"),
     }
     device.assert_nothing_is_held()

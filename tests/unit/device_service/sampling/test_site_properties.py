@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from vllm.sampling_params import StructuredOutputsParams
 
@@ -134,6 +134,7 @@ def alone() -> Iterator[Alone]:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(actions=ACTIONS)
+@example(actions=[Submit(False, 6, 1), Submit(True, 6, 1), Submit(True, 5, 9)])
 def test_tokens_do_not_depend_on_site_row_neighbours_or_preemption(
     rig: Rig, alone: Alone, actions: list[Submit | Steps]
 ) -> None:

@@ -427,6 +427,15 @@ def test_masks(decoding: Any, mask: torch.Tensor, said: str) -> None:
         )
 
 
+def test_a_deferred_step_brings_both_histories_or_none(decoding: Any) -> None:
+    history = torch.full((4, 3), -1, dtype=torch.int32)
+    with pytest.raises(ContractBreach, match="prompt_tokens without the other"):
+        decoding.decode_forward(**_deferred_call(), prompt_tokens=history)
+    decoding.decode_forward(
+        **_deferred_call(), prompt_tokens=history, output_tokens=history
+    )
+
+
 def test_a_deferred_step_has_no_parameters_yet(decoding: Any) -> None:
     call = device_decode_call(defer_device_sampling=True)
     with pytest.raises(ContractBreach, match="beside defer_device_sampling"):
