@@ -17,7 +17,7 @@ import torch
 from vllm.config import VllmConfig
 
 from device_service.config import DeviceConfig
-from device_service.kv.groups import KVPlan, sequence_blocks
+from device_service.kv.groups import KVPlan, most_in_flight, sequence_blocks
 from device_service.kv.memory import free_memory_bytes
 from device_service.kv.sizing import (
     DEFAULT_HOST_FRACTION,
@@ -167,5 +167,5 @@ def _sequence_blocks(candidate: Candidate, plan: KVPlan) -> SequenceBlocks | Non
     return partial(
         sequence_blocks,
         plan.groups,
-        in_flight_tokens=candidate.vllm_config.max_in_flight_tokens,
+        in_flight_tokens=most_in_flight(candidate.vllm_config),
     )

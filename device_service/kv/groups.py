@@ -127,6 +127,15 @@ def _for_manager(group: KVCacheGroupSpec) -> KVCacheGroupSpec:
     return replace(group, kv_cache_spec=spec)
 
 
+def most_in_flight(vllm_config: VllmConfig) -> int:
+    """Most tokens of one request that are submitted and not yet applied.
+
+    Windows keep their blocks for them. vLLM would count two whole batches under
+    asynchronous scheduling; here a prefill never overlaps another step.
+    """
+    return int(vllm_config.scheduler_config.max_num_batched_tokens)
+
+
 def sequence_blocks(
     groups: Sequence[KVCacheGroupSpec], tokens: int, in_flight_tokens: int
 ) -> int:

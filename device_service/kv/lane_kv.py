@@ -18,6 +18,7 @@ from vllm.v1.core.kv_cache_utils import BlockHash, resolve_kv_cache_block_sizes
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 from vllm.v1.request import Request
 
+from device_service.kv.groups import most_in_flight
 from device_service.kv.layers import PageTables
 
 BlockHasher = Callable[[Request], list[BlockHash]]
@@ -55,7 +56,7 @@ class LaneKV:
             max_model_len=vllm_config.model_config.max_model_len,
             scheduler_block_size=scheduler_block_size,
             hash_block_size=hash_block_size,
-            max_in_flight_tokens=vllm_config.max_in_flight_tokens,
+            max_in_flight_tokens=most_in_flight(vllm_config),
             enable_caching=bool(vllm_config.cache_config.enable_prefix_caching),
             watermark=vllm_config.scheduler_config.watermark,
         )
