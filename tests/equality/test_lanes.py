@@ -19,7 +19,7 @@ from tests.support.rig import Rig
 from tests.tiny_models import END_OF_SEQUENCE, write_tiny_model
 
 NEW_TOKENS = 24
-# Shorter and longer than windows and blocks; the last two share a long prefix.
+# Shorter and longer than blocks and a window; the last two share a long prefix.
 PROMPTS = [
     [65],
     [66 + i % 7 for i in range(9)],
@@ -49,7 +49,7 @@ class Family:
     answers: list[list[int]]
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3"])
+@pytest.fixture(scope="module", params=["llama", "gpt-oss"])
 def family(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Family]:

@@ -26,6 +26,8 @@ from tests.support.step_oracle import Asked, Rules, StepOracle
 from ttserve.errors import Reason
 from ttserve.sim_model import sim_model_dir
 
+pytestmark = pytest.mark.timeout(400)
+
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 176  # eleven blocks
 MOST_STEPS = 20_000  # of one run; it takes some hundreds
@@ -306,7 +308,8 @@ def test_failing_steps_cost_their_requests_and_nothing_else(
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
+@pytest.mark.timeout(3000)
+@settings(max_examples=600, deadline=None)
 @given(shape=SHAPES, actions=ACTIONS)
 def test_much_random_traffic(shape: Shape, actions: Actions) -> None:
     check(shape, actions)
