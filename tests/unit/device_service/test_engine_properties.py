@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -23,6 +23,13 @@ from device_service.scheduling.interleave import InterleaveConfig
 from tests.support.block_ledger import BlockLedger, kept_by
 from tests.support.rig import Rig, Stream
 from tests.support.step_oracle import Asked, Rules, StepOracle
+from tests.unit.device_service.test_kv_groups import (
+    Tabled,
+    describing,
+    full,
+    named,
+    window,
+)
 from ttserve.errors import Reason
 from ttserve.sim_model import sim_model_dir
 
@@ -75,7 +82,7 @@ class Shape:
     prefix_cache: bool
     policy: str
 
-    def rig(self, ledger: BlockLedger, fail_steps: Sequence[int] = ()) -> Rig:
+    def rig(self, adapter: type[Any], fail_steps: Sequence[int] = ()) -> Rig:
         chunks: dict[str, Any] = {"enable_chunked_prefill": False}
         if self.budget is not None:
             chunks = {
@@ -84,7 +91,7 @@ class Shape:
             }
         return Rig(
             sim_model_dir(),
-            adapter=kept_by(ledger),
+            adapter=adapter,
             mesh_options={"sim": {"fail_steps": list(fail_steps)}},
             lanes=self.lanes,
             rows=self.rows,
@@ -169,7 +176,7 @@ class Submitted:
 class Traffic:
     """Acts on a rig, and keeps what was asked of it."""
 
-    def __init__(self, shape: Shape, rig: Rig, ledger: BlockLedger) -> None:
+    def __init__(self, shape: Shape, rig: Rig, ledger: BlockLedger | None) -> None:
         self._shape = shape
         self._rig = rig
         self._ledger = ledger
@@ -230,6 +237,9 @@ class Traffic:
     def _step(self, count: int) -> None:
         """Step; between steps, what the adapter was told is what the books say."""
         engine, ledger = self._rig.engine, self._ledger
+        if ledger is None:
+            self._rig.run(count)
+            return
         busy = engine.step()
         for _ in range(count - 1):
             if not busy:
@@ -250,19 +260,25 @@ def least_loaded(state: EngineState) -> int:
     return loads.index(min(loads))
 
 
-def check(shape: Shape, actions: Actions) -> None:
-    ledger = BlockLedger(rows_per_lane=shape.rows, block_size=BLOCK_SIZE)
-    with shape.rig(ledger) as rig:
+def check(
+    shape: Shape, actions: Actions, adapter: type[Any], ledger: BlockLedger | None
+) -> None:
+    with shape.rig(adapter) as rig:
         traffic = Traffic(shape, rig, ledger)
         traffic.run(actions)
         rig.assert_nothing_is_held()
         oracle = StepOracle(shape.rules(), traffic.asked(), traffic.resets())
         oracle.check(rig.records)
-        assert ledger.faults == []
+        assert ledger is None or ledger.faults == []
         assert rig.probe.breaches == []
         for name, happened in seen(rig.records).items():
             if happened:
                 event(name)
+
+
+def check_blocks_too(shape: Shape, actions: Actions) -> None:
+    ledger = BlockLedger(rows_per_lane=shape.rows, block_size=BLOCK_SIZE)
+    check(shape, actions, kept_by(ledger), ledger)
 
 
 def seen(records: list[StepRecord]) -> dict[str, bool]:
@@ -280,7 +296,17 @@ def seen(records: list[StepRecord]) -> dict[str, bool]:
 @settings(max_examples=50, deadline=None)
 @given(shape=SHAPES, actions=ACTIONS)
 def test_random_traffic(shape: Shape, actions: Actions) -> None:
-    check(shape, actions)
+    check_blocks_too(shape, actions)
+
+
+@pytest.mark.feature(55)
+@settings(max_examples=10, deadline=None)
+@given(shape=SHAPES, actions=ACTIONS)
+def test_random_traffic_over_two_kv_groups(shape: Shape, actions: Actions) -> None:
+    """A layer with a window and one without, whose blocks come from one pool."""
+    Tabled.reset()
+    roomier = replace(shape, num_blocks=2 * (shape.num_blocks or 50))
+    check(roomier, actions, describing(named(window(), full()), Tabled), None)
 
 
 @pytest.mark.feature(114)
@@ -291,7 +317,7 @@ def test_failing_steps_cost_their_requests_and_nothing_else(
 ) -> None:
     """Nobody hits a block that was never written, and no block is lost."""
     ledger = BlockLedger(rows_per_lane=shape.rows, block_size=BLOCK_SIZE)
-    with shape.rig(ledger, list(itertools.accumulate(gaps))) as rig:
+    with shape.rig(kept_by(ledger), list(itertools.accumulate(gaps))) as rig:
         traffic = Traffic(shape, rig, ledger)
         traffic.run(actions)
         rig.assert_nothing_is_held()
@@ -312,4 +338,4 @@ def test_failing_steps_cost_their_requests_and_nothing_else(
 @settings(max_examples=600, deadline=None)
 @given(shape=SHAPES, actions=ACTIONS)
 def test_much_random_traffic(shape: Shape, actions: Actions) -> None:
-    check(shape, actions)
+    check_blocks_too(shape, actions)
