@@ -17,6 +17,7 @@ from device_service.decode.overlap import (
     OverlapQuestion,
     decide,
 )
+from device_service.mesh.driver import TraceMode
 from device_service.mesh.interface import StepHandle, StepResult
 from device_service.models.sim_tokens import SimVocabulary, expected_tokens
 from device_service.records import FinishKind, Phase, SamplingSite, StepRecord
@@ -133,6 +134,39 @@ def start(rig: Rig, *lengths: int) -> list[tuple[Stream, list[int]]]:
         (rig.submit(prompt, count), prompt)
         for prompt, count in zip(prompts, lengths, strict=True)
     ]
+
+
+IN_THE_ENGINE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "sync_mode": ({"async_scheduling": False}, {}),
+    "inputs_not_resident": ({"trace_mode": TraceMode.NONE}, {}),
+    "custom_logits_processors": (
+        {"site": {"mode": "all", "custom_processors": True}},
+        {},
+    ),
+    "host_sampling": ({"site": {}}, {}),
+    "structured_output": (
+        {},
+        {"structured_outputs": StructuredOutputsParams(regex="[a-z]{9}")},
+    ),
+    "penalties": ({}, {"presence_penalty": 0.5}),
+    "allowed_token_ids": ({}, {"allowed_token_ids": list(range(32, 127))}),
+    "logit_bias": ({}, {"logit_bias": {40: 1.0}}),
+    "min_p": ({}, {"min_p": 0.1, "temperature": 1.0}),
+    "min_tokens": ({}, {"min_tokens": 3, "stop_token_ids": [300]}),
+    "logprobs": ({}, {"logprobs": 0}),
+}
+"""What an engine is built with and a request asks for, by the reason shown."""
+
+
+@pytest.mark.feature(109)
+@pytest.mark.parametrize("reason", IN_THE_ENGINE)
+def test_the_record_shows_why_a_step_waited(make_rig: RigMaker, reason: str) -> None:
+    shape, sampling = IN_THE_ENGINE[reason]
+    rig = make_rig(**shape)
+    rig.submit([10, 3, 5], 8, **sampling)
+    rig.run()
+    *_, last = decodes(rig)
+    assert (last.overlap.overlap, last.overlap.reason) == (False, reason)
 
 
 @pytest.mark.edge(28)
