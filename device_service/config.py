@@ -23,6 +23,7 @@ from device_service.options import MeshKind, TTOptions, parse_tt_options
 from ttserve.errors import StartupError
 
 _ROWS_QUEUED_PER_ROW = 4
+_OFF = frozenset({"0", "false", "no", "off"})
 _OWN = frozenset(
     {
         "listen",
@@ -44,21 +45,31 @@ _OWN = frozenset(
 class Environment:
     """The environment variables that the device service reads.
 
-    `llama_version` and `qwen3_version` choose a version within a family of
-    models; some versions run `--data-parallel-size` as lanes.
+    The versions choose an implementation within a family of models; some of them
+    run `--data-parallel-size` as lanes. What the last three do is said in
+    `device_service.models.registry`.
     """
 
     mesh_device: str | None = None
     llama_version: str | None = None
     qwen3_version: str | None = None
+    qwen35_version: str | None = None
+    model_class_overrides: str | None = None
+    extra_models_dir: str | None = None
+    builtin_models: bool = True
 
     @classmethod
-    def read(cls, environ: Mapping[str, str]) -> Environment:
+    def read(cls, environ: Mapping[str, str] = os.environ) -> Environment:
         """Empty variables count as unset."""
+        builtin = environ.get("TT_VLLM_BUILTIN_MODELS", "").strip().lower()
         return cls(
             mesh_device=environ.get("MESH_DEVICE") or None,
             llama_version=environ.get("TT_LLAMA_TEXT_VER") or None,
             qwen3_version=environ.get("TT_QWEN3_TEXT_VER") or None,
+            qwen35_version=environ.get("TT_QWEN35_TEXT_VER") or None,
+            model_class_overrides=environ.get("TT_MODEL_CLASS_OVERRIDES") or None,
+            extra_models_dir=environ.get("EXTRA_MODELS_DIR") or None,
+            builtin_models=builtin not in _OFF,
         )
 
 

@@ -114,7 +114,7 @@ class TTOptions:
         1, _integer(1), "Decode steps that one insertion runs."
     )
     register_test_models: bool = _option(
-        False, _boolean(), "Register models meant for tests. Only false is served."
+        False, _boolean(), "Register tt-metal's models for tests. Only on hardware."
     )
     optimizations: Literal["performance", "accuracy"] | None = _option(
         None,

@@ -24,7 +24,7 @@ from device_service.kv.sizing import PoolShape, PoolSize
 from device_service.mesh.interface import Mesh
 from device_service.model_source import ModelSource, Progress, find_model
 from device_service.models.capabilities import Capabilities
-from device_service.models.registry import resolve_adapter
+from device_service.models.registry import adapter_registry, resolve_adapter
 from device_service.pool import size_pool
 from device_service.startup_checks import adjust, check_model
 from device_service.startup_rules import Candidate
@@ -65,11 +65,17 @@ def resolve(config: DeviceConfig, mesh: Mesh, progress: Progress) -> Resolved:
     Takes seconds: vLLM inspects an architecture it has not met in a process of
     its own. Raises StartupError.
     """
+    registry = adapter_registry(
+        config.environment, test_models=config.tt.register_test_models
+    )
+    registry.activate()
     source = find_model(config, progress)
     _load_reasoning_plugin(config)
     lanes = _lanes(config, source)
     vllm_config = create_vllm_config(_engine_values(config, source, lanes))
-    adapter = resolve_adapter(vllm_config.model_config.architectures[0], config.mesh)
+    adapter = resolve_adapter(
+        vllm_config.model_config.architectures[0], config.mesh, registry
+    )
     candidate = Candidate(config, vllm_config, Capabilities.of(adapter))
     check_model(candidate)
     notes = adjust(candidate)

@@ -147,9 +147,9 @@ LAUNCH_CHECKS = (
     ),
     LaunchCheck(
         "test models",
-        lambda config: config.tt.register_test_models,
-        "tt option register_test_models: there are none; leave it out, and use "
-        "--mesh sim to test without a model",
+        lambda config: config.mesh != "ttnn" and config.tt.register_test_models,
+        "tt option register_test_models: mesh {mesh} has none; leave it out, or use "
+        "--mesh sim, which needs no model",
     ),
     LaunchCheck(
         "simulated latency",

@@ -15,13 +15,12 @@ from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ttserve.entry_points import MODEL_REGISTRY, PLATFORM, check_plugins
 from ttserve.errors import StartupError
 
 Environ = MutableMapping[str, str]
 
 ROLE_VARIABLE = "TTSERVE_ROLE"
-PLUGIN_NAME = "ttserve"
-"""Name of the platform plugin among vLLM's entry points."""
 
 
 class Role(enum.Enum):
@@ -29,6 +28,12 @@ class Role(enum.Enum):
 
     FRONTEND = "frontend"
     DEVICE = "device"
+
+
+PLUGINS = {Role.FRONTEND: (PLATFORM,), Role.DEVICE: (PLATFORM, MODEL_REGISTRY)}
+"""What each service loads. A frontend hears from the device service what is served,
+and may be installed without the packages of that.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,8 @@ def prepare_device_service(
 def prepare_frontend(environ: Environ = os.environ) -> None:
     """Set the environment of `tt-frontend`; all its files come over the wire.
 
-    Raises StartupError if a fixed setting was set to something else.
+    Raises StartupError if a fixed setting was set to something else, or if vLLM
+    would not find our plugins.
     """
     _enter(Role.FRONTEND, environ)
     _apply(TORCH_SETTINGS, environ)
@@ -134,21 +140,22 @@ def cache_dir(environ: Environ = os.environ) -> Path:
 
 
 def _enter(role: Role, environ: Environ) -> None:
+    ours = PLUGINS[role]
+    check_plugins(ours)
     _apply(SERVICE_SETTINGS, environ)
     environ[ROLE_VARIABLE] = role.value
-    environ["VLLM_PLUGINS"] = _plugins(environ.get("VLLM_PLUGINS"))
+    chosen = (environ.get("VLLM_PLUGINS") or "").split(",")
+    environ["VLLM_PLUGINS"] = ",".join(_plugins(chosen, [it.name for it in ours]))
 
 
-def _plugins(chosen: str | None) -> str:
+def _plugins(chosen: Iterable[str], ours: list[str]) -> list[str]:
     """The vLLM plugins to load: ours, and those that the operator names.
 
     Left unset, vLLM would load every installed one, and refuse to start where
-    two of them bring a platform.
+    two of them bring a platform. Those of the other service are left out.
     """
-    names = [name for name in (chosen or "").split(",") if name]
-    if PLUGIN_NAME not in names:
-        names.append(PLUGIN_NAME)
-    return ",".join(names)
+    both = {plugin.name for plugins in PLUGINS.values() for plugin in plugins}
+    return [name for name in chosen if name and name not in both] + ours
 
 
 def _apply(settings: Iterable[Setting], environ: Environ) -> None:

@@ -18,6 +18,7 @@ from frontend.startup import Described
 from frontend.vllm_options import complete_for_model, parse_server_options
 from ttserve.errors import Reason, StartupError
 from ttserve.model_info import MODEL_INFO_FILE, seed_model_info
+from ttserve.text_models import register_text_models
 from ttserve.v1.model_pb2 import Model
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ def build(
     arguments = parse_server_options(config.vllm_arguments)
     complete_for_model(arguments, described.model)
     _seed_model_info(described.directory)
+    register_text_models([described.model.architecture])
     client = GrpcEngineClient(described.model, count)
     try:
         llm = RemoteLLM(

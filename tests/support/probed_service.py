@@ -10,18 +10,21 @@ import sys
 from typing import Any
 
 from device_service.__main__ import main
-from device_service.models import registry
+from device_service.models import registry as adapters
+from device_service.models.registry import HOST_ADAPTERS, AdapterRegistry
 
-find = registry.resolve_adapter
+find = adapters.resolve_adapter
 
 
-def resolve_probed(architecture: str, mesh_kind: str) -> type[Any]:
+def resolve_probed(
+    architecture: str, mesh_kind: str, registry: AdapterRegistry = HOST_ADAPTERS
+) -> type[Any]:
     from device_service.models.probe import probed  # after the environment is set
 
-    return probed(find(architecture, mesh_kind))
+    return probed(find(architecture, mesh_kind, registry))
 
 
-registry.resolve_adapter = resolve_probed
+adapters.resolve_adapter = resolve_probed
 
 if __name__ == "__main__":
     sys.exit(main())

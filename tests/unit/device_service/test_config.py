@@ -211,6 +211,20 @@ def test_the_environment() -> None:
     assert config.environment == Environment(mesh_device="T3K", qwen3_version="x")
 
 
+@pytest.mark.parametrize(
+    ("variable", "field", "value"),
+    [
+        ("TT_LLAMA_TEXT_VER", "llama_version", "v"),
+        ("TT_QWEN35_TEXT_VER", "qwen35_version", "v"),
+        ("TT_MODEL_CLASS_OVERRIDES", "model_class_overrides", "A=m:A"),
+        ("EXTRA_MODELS_DIR", "extra_models_dir", "/somewhere"),
+    ],
+)
+def test_the_environment_chooses_models(variable: str, field: str, value: str) -> None:
+    assert parse(**{variable: value}).environment == Environment(**{field: value})  # type: ignore[arg-type]
+    assert parse(**{variable: ""}).environment == Environment()
+
+
 def test_the_configuration_is_frozen() -> None:
     config = parse()
     with pytest.raises(dataclasses.FrozenInstanceError):

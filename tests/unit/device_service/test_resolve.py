@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm.model_executor.models import ModelRegistry
 
 from device_service.__main__ import _model_argument
 from device_service.config import Environment, parse_args
@@ -19,6 +20,7 @@ from device_service.kv.memory import free_memory_bytes
 from device_service.mesh.factory import make_mesh
 from device_service.mesh.interface import Mesh
 from device_service.mesh.sim import SimMesh
+from device_service.plugin import register_models
 from device_service.pool import kv_bytes_per_token
 from device_service.resolve import Resolved, resolve, runs_as_lanes
 from ttserve.errors import StartupError
@@ -102,7 +104,7 @@ QWEN3 = {"qwen3_version": "qwen3_32b_galaxy"}
     ],
 )
 def test_three_kinds_of_models_run_as_lanes(
-    architecture: str, versions: dict[str, str], *, folds: bool
+    architecture: str, versions: dict[str, Any], *, folds: bool
 ) -> None:
     assert runs_as_lanes(architecture, Environment(**versions)) is folds
 
@@ -353,3 +355,44 @@ def test_whether_decode_steps_can_overlap(options: list[str], waits: str) -> Non
     it = resolve(parse_args(["--mesh", "sim", *options], {}), mesh, lambda _: None)
     assert it.steps_wait_because == waits
     assert describe(it, mesh, "").scheduling.async_decode is (waits == "")
+
+
+@pytest.mark.feature(6)
+def test_an_architecture_that_only_a_bundle_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM has no class for it; frontends hear of it by the checkpoint's name."""
+    bundle = tmp_path / "bundles" / "unheard"
+    bundle.mkdir(parents=True)
+    metadata = {"arch": "UnheardForCausalLM", "main_class": "unheard:Unheard"}
+    (bundle / "vllm_metadata.json").write_text(json.dumps(metadata))
+    environ = {"EXTRA_MODELS_DIR": str(bundle.parent)}
+    monkeypatch.setattr(ModelRegistry, "models", dict(ModelRegistry.models))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("EXTRA_MODELS_DIR", environ["EXTRA_MODELS_DIR"])
+    register_models()
+    model = changed_model(tmp_path / "model", architectures=["UnheardForCausalLM"])
+    it, mesh = resolved("--model", model, **environ)
+    assert describe(it, mesh, "").architecture == "UnheardForCausalLM"
+    assert str(bundle) in sys.path
+
+
+@pytest.mark.feature(10)
+def test_an_override_chooses_the_adapter_that_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_adapter.py").write_text(
+        "from device_service.models.sim_adapter import SimAdapter\n"
+        "class Own(SimAdapter):\n"
+        "    model_capabilities = {'max_device_top_k': 7}\n"
+    )
+    it, _ = resolved(TT_MODEL_CLASS_OVERRIDES="LlamaForCausalLM=own_adapter:Own")
+    assert it.adapter.__name__ == "Own"
+    assert it.capabilities.max_device_top_k == 7
+
+
+@pytest.mark.feature(5)
+def test_an_unknown_version_is_told_before_a_model_is_looked_for() -> None:
+    with pytest.raises(StartupError, match="^TT_QWEN3_TEXT_VER=x"):
+        resolved("--model", "/nowhere", TT_QWEN3_TEXT_VER="x")

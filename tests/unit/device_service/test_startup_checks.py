@@ -124,7 +124,7 @@ REFUSED_LAUNCHES: list[tuple[str, str, list[str], str]] = [
         "test models",
         "cpu",
         ["--additional-config.tt.register_test_models", "true"],
-        "register_test_models: there are none",
+        "register_test_models: mesh cpu has none",
     ),
     (
         "simulated latency",

@@ -73,17 +73,27 @@ def test_what_cannot_be_otherwise_is_refused() -> None:
 @pytest.mark.parametrize(
     ("chosen", "loaded"),
     [
-        (None, "ttserve"),
-        ("", "ttserve"),
-        ("mine", "mine,ttserve"),
-        ("ttserve", "ttserve"),
-        ("mine,ttserve", "mine,ttserve"),
+        (None, "tt,tt_model_registry"),
+        ("", "tt,tt_model_registry"),
+        ("mine", "mine,tt,tt_model_registry"),
+        ("tt", "tt,tt_model_registry"),
+        ("tt_model_registry,mine,tt", "mine,tt,tt_model_registry"),
     ],
 )
-def test_our_plugin_is_always_among_the_loaded(chosen: str | None, loaded: str) -> None:
+def test_our_plugins_are_always_among_the_loaded(
+    chosen: str | None, loaded: str
+) -> None:
     environ = {} if chosen is None else {"VLLM_PLUGINS": chosen}
-    prepare_frontend(environ)
+    prepare_device_service(None, environ)
     assert environ["VLLM_PLUGINS"] == loaded
+
+
+@pytest.mark.feature(2)
+def test_a_frontend_loads_the_platform_only() -> None:
+    """Its models come over the wire, and it runs without the device service's code."""
+    environ = {"VLLM_PLUGINS": "tt,tt_model_registry,mine"}
+    prepare_frontend(environ)
+    assert environ["VLLM_PLUGINS"] == "mine,tt"
 
 
 def test_a_conversion_belongs_to_no_service() -> None:

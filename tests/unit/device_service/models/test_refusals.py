@@ -60,7 +60,7 @@ def test_the_registry_answers_for_each_mesh() -> None:
     assert resolve_adapter("LlamaForCausalLM", "cpu") is TransformersAdapter
     assert resolve_adapter("TTLlamaForCausalLM", "cpu") is TransformersAdapter
     assert resolve_adapter("AnythingAtAll", "sim") is SimAdapter
-    with pytest.raises(StartupError, match="ttnn"):
+    with pytest.raises(StartupError, match="on mesh ttnn"):
         resolve_adapter("LlamaForCausalLM", "ttnn")
 
 
