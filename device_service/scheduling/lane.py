@@ -64,6 +64,7 @@ class Lane:
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         self.moves = 0
+        self._preempted: list[str] = []
         self._free_rows = list(range(limits.rows))
         self._clock = clock
         self._on_row_left = on_row_left
@@ -106,23 +107,24 @@ class Lane:
 
     # -- planning ----------------------------------------------------------
 
-    def plan_prefill(self, preempted: list[Sequence]) -> list[PlannedRow]:
+    def plan_prefill(self) -> list[PlannedRow]:
         """Continue partial prompts, then admit waiting requests (contract 2.1)."""
         budget = self.limits.max_batched_tokens
+        preempted_before = len(self._preempted)
         planned: dict[str, PlannedRow] = {}
         prefilling = deque(s for s in self.running if s.is_prefilling)
         while prefilling and budget > 0:
             sequence = prefilling.popleft()
             num_tokens = self._chunk(sequence.tokens_to_run, budget)
-            if not self._extend(sequence, num_tokens, prefilling, preempted):
+            if not self._extend(sequence, num_tokens, prefilling):
                 break
             planned[sequence.request_id] = self._schedule(sequence, num_tokens)
             budget -= num_tokens
-        if not preempted:
+        if len(self._preempted) == preempted_before:
             self._admit(budget, planned)
         return list(planned.values())
 
-    def plan_decode(self, preempted: list[Sequence]) -> list[PlannedRow]:
+    def plan_decode(self) -> list[PlannedRow]:
         """One token for every row past its prompt; partial prompts stand still."""
         planned: list[PlannedRow] = []
         decoding = deque(s for s in self.running if not s.request.is_prefill_chunk)
@@ -130,7 +132,7 @@ class Lane:
             sequence = decoding.popleft()
             if sequence.is_spoken_for:
                 continue
-            if not self._extend(sequence, 1, decoding, preempted):
+            if not self._extend(sequence, 1, decoding):
                 break
             planned.append(self._schedule(sequence, 1))
         return planned
@@ -163,11 +165,7 @@ class Lane:
         return min(wanted, budget)
 
     def _extend(
-        self,
-        sequence: Sequence,
-        num_tokens: int,
-        candidates: deque[Sequence],
-        preempted: list[Sequence],
+        self, sequence: Sequence, num_tokens: int, candidates: deque[Sequence]
     ) -> bool:
         """Make room, preempting from the end of `candidates` as long as it takes.
 
@@ -181,7 +179,6 @@ class Lane:
             # Steps in flight were drained before: their rows must not move.
             assert victim.request.num_in_flight_tokens == 0
             self._preempt(victim)
-            preempted.append(victim)
             if victim is sequence:
                 return False
         return True
@@ -218,6 +215,11 @@ class Lane:
             request.request_id, self.number, row, start, num_tokens, emits
         )
 
+    def take_preempted(self) -> list[str]:
+        """Who has been preempted since this was asked last, for whatever reason."""
+        taken, self._preempted = self._preempted, []
+        return taken
+
     def preempt_all(self) -> int:
         """Take every running request back to the queue; how many there were.
 
@@ -237,6 +239,7 @@ class Lane:
         request.is_prefill_chunk = False
         request.num_preemptions += 1
         sequence.events.append((EventKind.PREEMPTED, self._clock()))
+        self._preempted.append(request.request_id)
         self.waiting.add(sequence)
 
     def _vacate(self, sequence: Sequence) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass, field
 from operator import attrgetter
 
 from device_service.records import (
@@ -22,17 +21,8 @@ from device_service.records import (
 )
 from device_service.scheduling.interleave import InterleavePolicy
 from device_service.scheduling.lane import Lane
-from device_service.sequence import Sequence
 
 SamplingRule = Callable[[Phase, Rows[PlannedRow]], SamplingVerdict]
-
-
-@dataclass(slots=True)
-class _Shares:
-    """What the lanes put into the step that is being planned."""
-
-    rows: list[PlannedRow] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
 
 
 class Planner:
@@ -55,23 +45,29 @@ class Planner:
         return self._number
 
     def plan(self, overlap: OverlapVerdict) -> StepPlan | None:
-        """Plan the next step, or nothing when no row can move."""
-        shares = _Shares()
+        """Plan the next step, or nothing when no row can move.
+
+        The plan names everybody who was preempted since the last one: in a prefill
+        that came to nothing and for a reset of the prefix cache, too.
+        """
+        shares: list[PlannedRow] = []
         phase, reason = self._choose(shares)
-        if not shares.rows:
+        if not shares:
             return None
         self._number += 1
-        rows = tuple(sorted(shares.rows, key=attrgetter("row")))
+        rows = tuple(sorted(shares, key=attrgetter("row")))
         return StepPlan(
             number=self._number,
             intent=StepIntent(phase, reason, overlap),
             rows=rows,
             sampling=self._sampling_rule(phase, rows),
-            preempted=tuple(s.request_id for s in shares.preempted),
+            preempted=tuple(
+                name for lane in self._lanes for name in lane.take_preempted()
+            ),
             waiting=sum(len(lane.waiting) for lane in self._lanes),
         )
 
-    def _choose(self, shares: _Shares) -> tuple[Phase, str]:
+    def _choose(self, shares: list[PlannedRow]) -> tuple[Phase, str]:
         """Run the lanes in one phase; fall back to decode when prefill is stuck."""
         for lane in self._lanes:
             lane.kv.begin_step()
@@ -84,18 +80,14 @@ class Planner:
             self._decode(shares, prefill_pending=True)
             return Phase.DECODE, "interleave"
         for lane in self._lanes:
-            preempted: list[Sequence] = []
-            shares.rows += lane.plan_prefill(preempted)
-            shares.preempted += preempted
-        if shares.rows or not can_decode:
+            shares += lane.plan_prefill()
+        if shares or not can_decode:
             self._interleave.record_prefill()
             return Phase.PREFILL, "prefill_pending"
         self._decode(shares, prefill_pending=True)
         return Phase.DECODE, "prefill_stuck"
 
-    def _decode(self, shares: _Shares, *, prefill_pending: bool) -> None:
+    def _decode(self, shares: list[PlannedRow], *, prefill_pending: bool) -> None:
         for lane in self._lanes:
-            preempted: list[Sequence] = []
-            shares.rows += lane.plan_decode(preempted)
-            shares.preempted += preempted
+            shares += lane.plan_decode()
         self._interleave.record_decode(prefill_pending=prefill_pending)

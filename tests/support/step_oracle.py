@@ -100,8 +100,6 @@ class StepOracle:
     def check(self, records: Sequence[StepRecord]) -> None:
         """Everything, over all steps of the run, which is over."""
         for place, record in enumerate(records):
-            if record.number - 1 in self._resets:
-                self._start_over(place)
             self._phases.append(record.phase)
             self._replay(place, record)
         for asked in self._asked:
@@ -117,7 +115,8 @@ class StepOracle:
         for name in record.preempted:
             asked = self._by_id[name]
             assert asked.row is not None
-            self._check_victim(asked, record)
+            if record.number - 1 not in self._resets:
+                self._check_victim(asked, record)
             asked.leave_row(place)
         assert any(lane.rows for lane in record.lanes), "an empty step"
         for lane in record.lanes:
@@ -130,11 +129,6 @@ class StepOracle:
                 self._share(place, record.phase, asked, row)
             if self._rules.budget is not None and record.phase is Phase.PREFILL:
                 assert sum(row.tokens for row in lane.rows) <= self._rules.budget
-
-    def _start_over(self, place: int) -> None:
-        for asked in self._asked:
-            if asked.row is not None and not (asked.finished and asked.has_all):
-                asked.leave_row(place)
 
     def _check_victim(self, victim: Asked, record: StepRecord) -> None:
         """Who gives way in a phase comes after all who have a share in it."""

@@ -399,6 +399,11 @@ def test_a_forced_reset_takes_running_requests_back_and_loses_no_token(
             assert stream.request.num_preemptions == 1
     if before:
         assert begins.count(streams[0].request_id) == 2
+    told = [name for record in rig.records for name in record.preempted]
+    again = [s.request_id for s in streams if s.request.num_preemptions]
+    assert sorted(told) == again
+    assert before <= set(again)
+    assert bool(again) is (steps_before > 0)
     rig.assert_nothing_is_held()
 
 
