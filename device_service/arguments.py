@@ -249,6 +249,11 @@ def _add_resource_options(own: Any) -> None:
         help="Threads for tensor work. Unset means all cores but one, at least 2.",
     )
     own.add_argument(
+        "--check",
+        action="store_true",
+        help="Open the mesh, say what it is, close it and leave; loads no model.",
+    )
+    own.add_argument(
         "--config",
         metavar="FILE",
         help="YAML file of options, `name: value`. The command line wins.",

@@ -35,6 +35,7 @@ _OWN = frozenset(
         "step_ring",
         "kv_cache_fraction",
         "threads",
+        "check",
         "config",
         "model",
     }
@@ -45,12 +46,14 @@ _OWN = frozenset(
 class Environment:
     """The environment variables that the device service reads.
 
+    `mesh_device` names the grid, `visible_devices` the devices that `ttnn` sees.
     The versions choose an implementation within a family of models; some of them
     run `--data-parallel-size` as lanes. What the last three do is said in
     `device_service.models.registry`.
     """
 
     mesh_device: str | None = None
+    visible_devices: str | None = None
     llama_version: str | None = None
     qwen3_version: str | None = None
     qwen35_version: str | None = None
@@ -64,6 +67,7 @@ class Environment:
         builtin = environ.get("TT_VLLM_BUILTIN_MODELS", "").strip().lower()
         return cls(
             mesh_device=environ.get("MESH_DEVICE") or None,
+            visible_devices=environ.get("TT_VISIBLE_DEVICES") or None,
             llama_version=environ.get("TT_LLAMA_TEXT_VER") or None,
             qwen3_version=environ.get("TT_QWEN3_TEXT_VER") or None,
             qwen35_version=environ.get("TT_QWEN35_TEXT_VER") or None,
@@ -95,12 +99,22 @@ class DeviceConfig:
     step_ring: int
     kv_cache_fraction: float | None
     threads: int
+    check: bool
     environment: Environment
 
     def is_explicit(self, field: str) -> bool:
         """Whether the operator gave an engine option another value than vLLM's."""
         value, default = self.engine[field], self.engine_defaults[field]
         return value is not default and bool(value != default)
+
+    def mesh_options(self) -> dict[str, Any]:
+        """What `mesh.factory.make_mesh` is told."""
+        return {
+            "mesh_device": self.environment.mesh_device,
+            "visible_devices": self.environment.visible_devices,
+            "sim": self.tt.sim,
+            "tt": self.tt,
+        }
 
     def queue_bound(self, total_rows: int) -> int:
         """Requests that may wait, all sessions together."""
@@ -134,6 +148,7 @@ def parse_args(
         step_ring=values["step_ring"],
         kv_cache_fraction=values["kv_cache_fraction"],
         threads=values["threads"] or default_threads(_cores()),
+        check=values["check"],
         environment=Environment.read(environ),
     )
 

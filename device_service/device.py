@@ -10,7 +10,8 @@ process from opening it (contract 2.18).
 from __future__ import annotations
 
 import logging
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 
@@ -42,10 +43,10 @@ class Device:
         self._closed = False
         self.touched = False
 
-    def open(self) -> None:
-        """Open the mesh."""
+    def open(self, model_fabric: Mapping[str, Any] | None = None) -> None:
+        """Open the mesh, with the fabric that the model asks for."""
         self.touched = True
-        self._mesh.open()
+        self._mesh.open(model_fabric)
 
     def load(self, resolved: Resolved) -> LoadedModel:
         """Load the weights. Takes as long as they are large."""

@@ -36,6 +36,7 @@ from device_service.engine import Engine
 from device_service.grammar import normalise_structured_outputs
 from device_service.mesh.factory import make_mesh
 from device_service.mesh.interface import Driver, Mesh
+from device_service.mesh_check import check_mesh
 from device_service.resolve import Resolved, resolve
 from device_service.sampling.interface import HostSampling
 from device_service.sampling_policy import host_sampling
@@ -69,11 +70,13 @@ async def run(config: DeviceConfig) -> int:
     torch.set_num_threads(config.threads)
     set_random_seed(config.engine["seed"])
     disable_progress_bar()  # stages say how long they take
+    # Before signals are taken care of: counting devices takes a second, and
+    # there is nothing to put in order yet.
+    mesh = make_mesh(config.mesh, config.mesh_options())
     stop = StopRequest()
-    mesh = make_mesh(
-        config.mesh,
-        {"mesh_device": config.environment.mesh_device, "sim": config.tt.sim},
-    )
+    if config.check:
+        await check_mesh(mesh)
+        return 0
     options = ServiceOptions(
         silence_limit=config.heartbeat_timeout, step_control=config.enable_step_control
     )
@@ -138,7 +141,7 @@ class _Service:
         logger.info("%s", effective_configuration(resolved, description))
         self._server.publish(description, bundle)
         async with _stage("opening the mesh"):
-            await call(self._device.open)
+            await call(self._device.open, resolved.capabilities.fabric_config)
         async with _stage("loading the weights"):
             loaded = await call(self._device.load, resolved)
         async with _stage("allocating the KV cache"):

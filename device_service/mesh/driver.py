@@ -90,7 +90,7 @@ def load_model(adapter: type[Any], mesh: Mesh, spec: LoadSpec) -> LoadedModel:
     hf_config._commit_hash = spec.revision  # noqa: SLF001 - transformers' own name for it
     model = adapter.initialize_vllm_model(
         hf_config,
-        mesh,
+        mesh.device,
         spec.lanes * spec.rows_per_lane,
         max_seq_len=spec.max_model_len,
         tt_data_parallel=spec.lanes,

@@ -15,6 +15,8 @@ from device_service.mesh.readback import Results
 class RunningStep:
     """A step on the mesh's queue. `result` belongs to the engine thread.
 
+    Made right after the submission: its events are watched from then on.
+
     `on_error` turns what went wrong into what is raised for it. `began` is when
     the step began, if that was before the work behind the events.
     """
@@ -28,7 +30,7 @@ class RunningStep:
         began: float | None = None,
     ) -> None:
         self._mesh = mesh
-        self._events = events
+        self._events = [mesh.watch(event) for event in events]
         self._read: Callable[[], Results] | None = read
         self._on_error = on_error
         self._began = began

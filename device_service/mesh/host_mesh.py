@@ -1,8 +1,8 @@
-"""What the `cpu` and the `sim` mesh have in common: a grid and a host queue."""
+"""What all meshes have in common: a grid, and a worker thread for events."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ class HostMesh:
 
     @property
     def kind(self) -> str:
-        """ "cpu" or "sim"."""
+        """ "cpu", "sim" or "ttnn"."""
         return self._kind
 
     @property
@@ -35,8 +35,13 @@ class HostMesh:
         """(rows, columns)."""
         return self._grid
 
-    def open(self) -> None:
-        """Start the worker."""
+    @property
+    def device(self) -> Any:
+        """What adapters submit to: this mesh itself."""
+        return self
+
+    def open(self, model_fabric: Mapping[str, Any] | None = None) -> None:
+        """Start the worker; a host has no fabric to set up."""
         if self._queue is not None:
             raise RuntimeError("the mesh is open")
         self._queue = HostQueue(f"{self._kind}-mesh", self._within)
@@ -46,11 +51,21 @@ class HostMesh:
         if self._queue is not None:
             self._queue.close()
 
+    def found(self) -> tuple[str, ...]:
+        """The grid that is pretended."""
+        rows, columns = self._grid
+        return (f"mesh {self._kind} stands for {rows} x {columns} devices",)
+
     def submit(self, work: Callable[[], T]) -> Task[T]:
         """Run `work` on the worker, after everything submitted before."""
         if self._queue is None:
             raise QueueClosed("the mesh is not open")
         return self._queue.submit(work)
+
+    def watch(self, event: Any) -> Task[Any]:
+        """Adapters of a host already make tasks."""
+        task: Task[Any] = event
+        return task
 
     def synchronize(self, event: Task[Any]) -> None:
         """Block until the task has ended; raises what it raised."""

@@ -9,7 +9,7 @@ answers with a `StepHandle`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,7 +30,8 @@ class Mesh(Protocol):
 
     `kind` is "cpu", "sim" or "ttnn"; `grid` is (rows, columns). `open` and
     `close` are called once each, by the same thread; `close` is safe to call
-    twice. Events are opaque: an adapter makes them, the driver waits on them.
+    twice. Events are opaque: an adapter makes them, the driver watches each of
+    them once and waits on what `watch` answered.
     """
 
     @property
@@ -39,9 +40,20 @@ class Mesh(Protocol):
     @property
     def grid(self) -> tuple[int, int]: ...
 
-    def open(self) -> None: ...
+    @property
+    def device(self) -> Any:
+        """What adapters get as `mesh_device`; only while the mesh is open."""
+
+    def open(self, model_fabric: Mapping[str, Any] | None = None) -> None:
+        """Open; `model_fabric` is what the model declares as `fabric_config`."""
 
     def close(self) -> None: ...
+
+    def found(self) -> tuple[str, ...]:
+        """What is open, in words, a line each."""
+
+    def watch(self, event: Any) -> Any:
+        """Follow an adapter's event from now on; what the methods below take."""
 
     def synchronize(self, event: Any) -> None:
         """Block until the event has happened; raises what the work raised."""

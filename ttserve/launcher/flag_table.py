@@ -9,7 +9,7 @@ TABLE: dict[tuple[str, str], str] = {
 """,
     ("device", "none"): """
 --aggregate-engine-logging --allow-deprecated-quantization --async-scheduling
---cudagraph-metrics --data-parallel-external-lb --data-parallel-hybrid-lb
+--check --cudagraph-metrics --data-parallel-external-lb --data-parallel-hybrid-lb
 --data-parallel-multi-port-external-lb --dcp-q-replicate --disable-cascade-attn
 --disable-chunked-mm-input --disable-custom-all-reduce
 --disable-hybrid-kv-cache-manager --disable-nccl-for-dp-synchronization

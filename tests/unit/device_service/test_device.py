@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -25,9 +26,9 @@ class Steps:
         steps = self
 
         class Noting(SimMesh):
-            def open(self) -> None:
+            def open(self, model_fabric: Mapping[str, Any] | None = None) -> None:
                 steps.taken.append("open")
-                super().open()
+                super().open(model_fabric)
 
             def close(self) -> None:
                 steps.taken.append("close")
@@ -81,7 +82,7 @@ def test_a_mesh_that_failed_to_open_is_closed() -> None:
     closed: list[str] = []
 
     class Broken(CpuMesh):
-        def open(self) -> None:
+        def open(self, model_fabric: Mapping[str, Any] | None = None) -> None:
             raise RuntimeError("no such board")
 
         def close(self) -> None:

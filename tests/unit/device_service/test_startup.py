@@ -127,7 +127,7 @@ SAYS = {
     "lanes": "--data-parallel-size 2: LlamaForCausalLM does not run as lanes",
     "grid": "MESH_DEVICE='N9000' is not known",
     "simulated profile": "tt.sim.decode_ms must be a number >= 0",
-    "hardware": "mesh ttnn is not built yet",
+    "hardware": "--mesh ttnn: the ttnn package does not import",
     "environment": "VLLM_USE_V2_MODEL_RUNNER=1 is set",
     "batch below rows": "max_num_batched_tokens",
     "address elsewhere": "cannot listen on 203.0.113.1:1",
