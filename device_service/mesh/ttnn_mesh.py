@@ -72,16 +72,8 @@ class TtnnMesh(HostMesh):
         self._fabric = fabric_arguments(
             self._ttnn, rows * columns, model_fabric, self._tt
         )
-        arguments = open_arguments(self._ttnn, self._tt)
-        logger.info(
-            "opening %d x %d devices, fabric %s, %s",
-            rows,
-            columns,
-            _spoken(self._fabric) or "none",
-            _spoken(arguments) or "ttnn's own sizes",
-        )
         try:
-            self._open(arguments)
+            self._open()
         except (RuntimeError, TypeError, ValueError) as error:
             self._opened.close()
             raise StartupError(
@@ -89,8 +81,16 @@ class TtnnMesh(HostMesh):
             ) from error
         super().open()
 
-    def _open(self, arguments: Mapping[str, Any]) -> None:
+    def _open(self) -> None:
         ttnn = self._ttnn
+        # Even this may be refused: not every product has both dispatch axes.
+        arguments = open_arguments(ttnn, self._tt)
+        logger.info(
+            "opening %d x %d devices, fabric %s, %s",
+            *self.grid,
+            _spoken(self._fabric) or "none",
+            _spoken(arguments) or "sizes of ttnn's own",
+        )
         if self._fabric:
             disabled = ttnn.FabricConfig.DISABLED
             self._on_close("fabric", partial(ttnn.set_fabric_config, disabled))

@@ -74,7 +74,7 @@ def test_opens_with_sizes_axis_and_reliability(
         fabric_reliability_mode="RELAXED_INIT",
     )
     if cluster == "P150" and axis == "row":
-        pytest.skip("ttnn dispatches along columns only on this product")
+        pytest.skip("the product has no such axis, see below")
     out = run(
         OPEN_AND_CLOSE.format(device=None if DEVICES[cluster] < 32 else "TG", tt=tt)
     )
@@ -193,6 +193,23 @@ def test_a_fabric_that_the_cluster_has_not(cluster: str, run: Run) -> None:
     )
     assert "fabric config FABRIC_1D_RING, reliability_mode STRICT_INIT" in out
     assert "refused: ttnn cannot open 8 x 4 devices: FabricConfig FABRIC_1D_RING" in out
+
+
+@pytest.mark.feature(34, 35)
+def test_an_axis_that_the_product_has_not(cluster: str, run: Run) -> None:
+    if cluster != "P150":
+        pytest.skip("this product has both axes")
+    out = run(
+        """
+        made = mesh(dispatch_core_axis="row")
+        try:
+            made.open()
+        except StartupError as error:
+            print("refused:", error)
+        made.close()
+        """
+    )
+    assert "refused: ttnn cannot open 1 x 1 devices: ROW dispatch core axis" in out
 
 
 @pytest.mark.feature(31)

@@ -78,6 +78,20 @@ def test_a_start_that_ended_early_closes_what_it_opened() -> None:
     assert steps.taken == ["open", "close"]
 
 
+@pytest.mark.feature(31, 32)
+def test_the_mesh_is_told_the_fabric_of_the_model() -> None:
+    told: list[Mapping[str, Any] | None] = []
+
+    class Noting(CpuMesh):
+        def open(self, model_fabric: Mapping[str, Any] | None = None) -> None:
+            told.append(model_fabric)
+
+    fabric = {"num_planes": 2}
+    Device(Noting()).open(fabric)
+    assert told == [fabric]
+    assert told[0] is fabric
+
+
 def test_a_mesh_that_failed_to_open_is_closed() -> None:
     closed: list[str] = []
 

@@ -105,6 +105,20 @@ def test_a_fabric_that_cannot_be_set_is_reset_and_nothing_is_opened(
     assert ttnn.calls == [SET, DISABLE]
 
 
+@pytest.mark.feature(34, 35)
+def test_an_axis_that_the_product_has_not_is_said(ttnn: RecordingTtnn) -> None:
+    def refuse(**axis: Any) -> None:
+        raise RuntimeError("TT_THROW @ b.cpp:2\ninfo:\nROW is not supported\n")
+
+    ttnn.DispatchCoreConfig = refuse  # type: ignore[assignment]
+    mesh = TtnnMesh(ttnn, TTOptions(dispatch_core_axis="row"))
+    with pytest.raises(StartupError) as failed:
+        mesh.open()
+    assert str(failed.value) == "ttnn cannot open 1 x 8 devices: ROW is not supported"
+    mesh.close()
+    assert ttnn.calls == []
+
+
 @pytest.mark.feature(30)
 def test_one_device_never_hears_of_a_fabric() -> None:
     ttnn = RecordingTtnn(1, ClusterType.N150)
