@@ -59,12 +59,12 @@ def run(cluster: str) -> Run:
     return _run
 
 
-def _run(code: str, **environment: str) -> str:
+def _run(code: str, **environment: str | None) -> str:
     given = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     with tempfile.TemporaryDirectory() as folder:  # ttnn leaves files behind
         done = subprocess.run(
             [sys.executable, "-c", PRELUDE + textwrap.dedent(code)],
-            env=given,
+            env={name: value for name, value in given.items() if value is not None},
             cwd=folder,
             capture_output=True,
             text=True,

@@ -24,7 +24,8 @@ GRID = {
     "T3K": (1, 8),
     "GALAXY": (8, 4),
 }
-# The links of the mock Galaxy close no ring, so its default is refused there.
+# With its usual graph the mock Galaxy has no links that close rings, so that its
+# default fabric is refused there; it opens without a graph, as one line.
 OPENS: dict[str, list[str | None]] = {
     "N150": [None],
     "P150": [None],
@@ -193,6 +194,17 @@ def test_a_fabric_that_the_cluster_has_not(cluster: str, run: Run) -> None:
     )
     assert "fabric config FABRIC_1D_RING, reliability_mode STRICT_INIT" in out
     assert "refused: ttnn cannot open 8 x 4 devices: FabricConfig FABRIC_1D_RING" in out
+
+
+@pytest.mark.feature(30, 35)
+def test_the_default_fabric_of_a_galaxy(cluster: str, run: Run) -> None:
+    if cluster != "GALAXY":
+        pytest.skip("its default fabric is opened above")
+    code = OPEN_AND_CLOSE.format(device="(1,32)", tt={})
+    out = run(code, TT_MESH_GRAPH_DESC_PATH=None)
+    assert "(1, 32) (1, 32) 32" in out
+    assert "fabric config FABRIC_1D_RING, reliability_mode STRICT_INIT" in out
+    assert "failed" not in out
 
 
 @pytest.mark.feature(34, 35)

@@ -54,6 +54,8 @@ SET_BY_LAUNCHER = {
     "--fd": "use --host and --port",
     "--uds": "use --host and --port",
 }
+# Flags with which a command does something else than serve.
+ALONE = {"--check": "run tt-device-service --check"}
 
 _KNOWN: dict[str, tuple[Owner, Arity]] = {
     flag: (Owner(owner), Arity(arity))
@@ -87,6 +89,8 @@ def sort_flags(argv: Sequence[str]) -> SortedFlags:
         if flag.name in SET_BY_LAUNCHER:
             advice = SET_BY_LAUNCHER[flag.name]
             raise StartupError(f"tt-serve sets {flag.name} itself: {advice}")
+        if flag.name in ALONE:
+            raise StartupError(f"tt-serve has no {flag.name}: {ALONE[flag.name]}")
         if flag.name not in _KNOWN:
             raise StartupError(_unknown(flag.name))
         owner, arity = _KNOWN[flag.name]

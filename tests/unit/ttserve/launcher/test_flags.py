@@ -50,6 +50,7 @@ def test_a_flag_without_values_leaves_the_model_alone() -> None:
         ("--mesh", "--mesh needs a value"),
         ("--mesh --enforce-eager", "--mesh needs a value"),
         ("--api-key --mesh sim", "--api-key needs a value"),
+        ("--check", "tt-serve has no --check: run tt-device-service --check"),
         ("--listen 0.0.0.0:1", "tt-serve sets --listen itself: use --grpc-port"),
         ("--device-service=h:1", "tt-serve sets --device-service itself: it starts"),
     ],
