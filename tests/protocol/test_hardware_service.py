@@ -11,13 +11,15 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+import grpc
 import pytest
 from transformers import AutoConfig
 
 from device_service.models.sim_tokens import SimVocabulary, expected_tokens
-from tests.support.hardware import write_tree
+from tests.support.hardware import FAILING_FROM, write_tree
 from tests.support.stack import DeviceProcess
 from tests.unit.device_service.test_resolve import changed_model
 from ttserve.sim_model import sim_model_dir
@@ -103,6 +105,28 @@ def test_a_service_on_hardware_from_start_to_end(launch: Launch) -> None:
     assert (profiler, closed) == ("profiler mesh", "close mesh")
     assert disabled.startswith("fabric FabricConfig.DISABLED")
     assert "contract" not in service.log
+
+
+@pytest.mark.feature(35)
+@pytest.mark.edge(57)
+def test_after_a_fatal_error_everything_is_closed(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FAILING_FROM, "3")
+    service = launch(LLAMA, str(sim_model_dir()))
+    service.wait_until_serving()
+    for _ in range(2):  # the second failure with no success between is the end
+        with suppress(grpc.RpcError):
+            assert len(_generate(service, [70] * 200)) < TOKENS
+    assert service.process.wait(60) == 1
+    assert "the engine has ended" in service.log
+    done = [call.partition(" {")[0] for call in _calls(service)]
+    assert done[1:] == [
+        "open (1, 8)",
+        "profiler mesh",
+        "close mesh",
+        "fabric FabricConfig.DISABLED",
+    ]
 
 
 @pytest.mark.feature(5, 31)

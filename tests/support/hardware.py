@@ -7,14 +7,21 @@ and loads both by itself.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-from device_service.mesh.sim import SimMesh
+from device_service.mesh.sim import SimMesh, SimProfile
 from device_service.models.sim_adapter import SimAdapter
 from tests.support.ttnn_host import ClusterType, MeshShape, RecordingTtnn
 
 BUDGET_TOKENS = 4096
+FAILING_FROM = "STAND_IN_FAILS_FROM_STEP"
+"""Environment variable: the step from which on every one fails, as when a link
+is down. Counted from 1, warm-up left out.
+"""
+
+_MANY_STEPS = 1000
 
 _TTNN = """
 import sys
@@ -74,7 +81,9 @@ class ComputingTtnn(RecordingTtnn):
     def open_mesh_device(self, shape: MeshShape, **sizes: Any) -> Any:
         """A board that runs."""
         self._note("open", shape, sizes)
-        board = SimBoard((shape[0], shape[1]))
+        first = int(os.environ.get(FAILING_FROM, _MANY_STEPS))
+        failing = frozenset(range(first, _MANY_STEPS))
+        board = SimBoard((shape[0], shape[1]), SimProfile(fail_steps=failing))
         board.open()
         return board
 
