@@ -27,11 +27,31 @@ ENVIRONMENT = (
     ("MESH_DEVICE", "Grid of the mesh: a product name such as T3K, or `(1,8)`."),
     (
         "TT_LLAMA_TEXT_VER",
-        "`llama3_70b_galaxy` runs `--data-parallel-size` of Llama models as lanes.",
+        "Version of tt-metal's Llama adapter: `tt_transformers` (unset), "
+        "`llama3_70b_galaxy`, `llama2_70b` or `llama31_8b_qb2`. `llama3_70b_galaxy` "
+        "runs `--data-parallel-size` as lanes, on any mesh.",
     ),
     (
         "TT_QWEN3_TEXT_VER",
-        "`qwen3_32b_galaxy` runs `--data-parallel-size` of Qwen3 models as lanes.",
+        "Version of tt-metal's Qwen3 adapter: `tt_transformers` (unset) or "
+        "`qwen3_32b_galaxy`, which runs `--data-parallel-size` as lanes, on any mesh.",
+    ),
+    (
+        "TT_QWEN35_TEXT_VER",
+        "Version of tt-metal's Qwen3.5 adapter: `qwen36_blackhole` (unset).",
+    ),
+    (
+        "TT_MODEL_CLASS_OVERRIDES",
+        "`Architecture=module.path:Class`, comma-separated: adapters that serve these "
+        "architectures, before all others.",
+    ),
+    (
+        "EXTRA_MODELS_DIR",
+        "Directory of adapters for hardware, a folder each with `vllm_metadata.json`.",
+    ),
+    (
+        "TT_VLLM_BUILTIN_MODELS",
+        "0, false, no or off leaves out the table of tt-metal's adapters.",
     ),
     ("XDG_CACHE_HOME", "Where the default model is kept, under `ttserve`."),
     ("VLLM_LOGGING_LEVEL", "What vLLM itself logs. Unset means ERROR."),

@@ -129,15 +129,16 @@ def test_after_a_fatal_error_everything_is_closed(
     ]
 
 
-@pytest.mark.feature(5, 31)
-def test_another_version_and_fabric_with_sampling_on_the_host(
+@pytest.mark.feature(5, 31, 80)
+def test_another_version_in_lanes_with_another_fabric_sampled_on_the_host(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its tt-metal has only this version, so that no other can have been loaded."""
     monkeypatch.setenv("TT_LLAMA_TEXT_VER", "llama3_70b_galaxy")
-    fabric = "--additional-config.tt.fabric_config"
-    service = launch(GALAXY, str(sim_model_dir()), fabric, "FABRIC_2D")
+    options = ("--data-parallel-size=2", "--additional-config.tt.fabric_config")
+    service = launch(GALAXY, str(sim_model_dir()), *options, "FABRIC_2D")
     service.wait_until_serving()
+    assert len(service.state().lanes) == 2
     _serve(service)
     assert _calls(service)[0].startswith("fabric FabricConfig.FABRIC_2D ")
     sites = {step.sampling_site for step in service.steps()}
