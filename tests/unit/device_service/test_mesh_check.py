@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from device_service.config import parse_args
 from device_service.mesh.factory import make_mesh
 from device_service.mesh_check import check_mesh
+from tests.support.hardware import write_tree
 from tests.support.ttnn_host import ClusterType, RecordingTtnn
 from ttserve.errors import StartupError
 
-TIMES = r"opened in \d+\.\d s, closed in \d+\.\d s\n"
+ROOT = Path(__file__).parents[3]
+TIMES = r"opened in \d+\.\d s, closed in \d+\.\d s"
 
 
 @pytest.mark.parametrize("kind", ["cpu", "sim"])
@@ -25,7 +30,7 @@ async def test_a_mesh_of_the_host(
     assert config.check
     await check_mesh(make_mesh(config.mesh, config.mesh_options()))
     out = capsys.readouterr().out
-    assert re.fullmatch(f"mesh {kind} stands for 1 x 8 devices\n{TIMES}", out)
+    assert re.fullmatch(f"mesh {kind} stands for 1 x 8 devices\n{TIMES}\n", out)
 
 
 async def test_hardware_is_told_and_closed(
@@ -54,3 +59,24 @@ async def test_a_mesh_that_does_not_open_is_said(
     with pytest.raises(StartupError, match="open is broken"):
         await check_mesh(make_mesh("ttnn", {}))
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.feature(35)
+def test_the_command_opens_the_mesh_and_loads_nothing(tmp_path: Path) -> None:
+    write_tree(tmp_path, "models.nothing:Nothing")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "MESH_DEVICE": "N300"}
+    command = [sys.executable, "-m", "device_service", "--mesh", "ttnn", "--check"]
+    done = subprocess.run(
+        [*command, "--model", "/no/such/model"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    calls = [line.split()[1] for line in lines if line.startswith("ttnn: ")]
+    assert calls == ["fabric", "open", "profiler", "close", "fabric"]
+    assert "open 1 x 2: 0, 1" in lines
+    assert re.fullmatch(TIMES, lines[-1])
