@@ -24,7 +24,16 @@ that says what to do instead. A default that the model cannot have is adjusted,
 and the block that is printed at start says so.
 """
 ENVIRONMENT = (
-    ("MESH_DEVICE", "Grid of the mesh: a product name such as T3K, or `(1,8)`."),
+    (
+        "MESH_DEVICE",
+        "Grid of the mesh: a product name such as T3K, or `(1,8)`. Unset means one "
+        "row of all devices on hardware, one device elsewhere.",
+    ),
+    (
+        "TT_VISIBLE_DEVICES",
+        "Devices that `ttnn` may use, comma-separated. A grid that does not cover "
+        "them becomes one row of them.",
+    ),
     (
         "TT_LLAMA_TEXT_VER",
         "Version of tt-metal's Llama adapter: `tt_transformers` (unset), "
