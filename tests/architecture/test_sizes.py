@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("device_service", "frontend", "protos", "tools", "ttserve")
+PACKAGES = ("device_service", "examples", "frontend", "protos", "tools", "ttserve")
 GENERATED = ROOT / "ttserve" / "v1"
 
 FILE_LINES = 300

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from device_service.admission import RequestFactory
+from device_service.bundle import Bundle
 from device_service.grammar import normalise_structured_outputs
 from device_service.models.sim_tokens import SimVocabulary, expected_tokens
 from device_service.serving import ServiceOptions
@@ -34,9 +35,10 @@ ROWS, BLOCK, CONTEXT = 8, 16, 512
 class RealService(Endpoint):
     """A device service over a rig's engine."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, bundle: Bundle) -> None:
         super().__init__(ServiceOptions(silence_limit=60.0, step_control=True))
         self.rig = rig
+        self.bundle = bundle
         blocks = ROWS * CONTEXT // BLOCK + 1
         self.model = replace(
             MODEL,
@@ -54,7 +56,7 @@ class RealService(Endpoint):
             normalise_structured_outputs,
         )
         self.rig.engine.start()
-        self.server.publish(self.model, BUNDLE)
+        self.server.publish(self.model, self.bundle)
         await self.server.open_for_requests(self.rig.engine, factory, self.rig.grammars)
 
     def expected(self, prompt: list[int], count: int) -> list[int]:
@@ -74,10 +76,12 @@ class RealService(Endpoint):
 
 
 @contextlib.asynccontextmanager
-async def real_service(**profile: Any) -> AsyncIterator[RealService]:
+async def real_service(
+    bundle: Bundle = BUNDLE, **profile: Any
+) -> AsyncIterator[RealService]:
     """A service over the sim mesh, with this latency and these faults."""
     rig = Rig(sim_model_dir(), rows=ROWS, block_size=BLOCK, mesh_options=sim(profile))
-    service = RealService(rig)
+    service = RealService(rig, bundle)
     await service.start()
     await service.open()
     try:
