@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from device_service.bundle import Bundle, build_bundle
@@ -19,6 +20,7 @@ from examples import offline_inference_tt, server_example_tt
 from examples.offline_inference_tt import Answer, main, measured, parse, run
 from frontend.config import read_command_line, unaccepted_option
 from tests.protocol.test_over_the_engine import BLOCK, RealService, real_service
+from tests.support.frontend_process import FrontendProcess
 from ttserve.errors import StartupError, TTServeError
 from ttserve.model_info import MODEL_INFO_FILE, collect_model_info
 from ttserve.sim_model import sim_model_dir
@@ -225,3 +227,19 @@ def test_help_teaches(example: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert "tt-device-service" in text
     assert "--device-service HOST:PORT" in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.timeout(300)
+async def test_server_example_serves_the_device_service(tmp_path: Path) -> None:
+    program = [str(EXAMPLES / "server_example_tt.py")]
+    async with real_service(sim_bundle()) as service:
+        with FrontendProcess(
+            service.address, tmp_path / "log", program=program
+        ) as server:
+            await asyncio.to_thread(server.wait_until_ready)
+            assert f"curl {server.url}/v1/completions" in server.log
+            body = {"prompt": "abc", "max_tokens": 8, "temperature": 0}
+            async with httpx.AsyncClient(timeout=60) as client:
+                answer = await client.post(f"{server.url}/v1/completions", json=body)
+            text = answer.json()["choices"][0]["text"]
+            assert json.dumps(text) == said(service, list(b"abc"), 8)

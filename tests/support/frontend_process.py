@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -19,14 +19,23 @@ STOP_SECONDS = 20.0
 
 
 class FrontendProcess:
-    """Starts with the context and is killed at its end if it still runs."""
+    """Starts with the context and is killed at its end if it still runs.
 
-    def __init__(self, device: str, log: Path, *options: str) -> None:
+    `program` is what this interpreter is told to run.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        log: Path,
+        *options: str,
+        program: Sequence[str] = ("-m", "frontend"),
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = log
         self._command = [
-            *(sys.executable, "-m", "frontend"),
+            *(sys.executable, *program),
             *("--device-service", device, "--port", str(self.port)),
             *options,
         ]
