@@ -24,7 +24,7 @@ def resolve_probed(
     return probed(find(architecture, mesh_kind, registry))
 
 
-adapters.resolve_adapter = resolve_probed
-
 if __name__ == "__main__":
+    # Only in the process that is the service: others import this for its path.
+    adapters.resolve_adapter = resolve_probed
     sys.exit(main())

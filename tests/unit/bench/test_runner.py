@@ -13,6 +13,7 @@ from bench.results import Result, result
 
 NAMES = {
     "default-model",
+    "equality",
     "frontend-start",
     "host-sampling",
     "peer",
