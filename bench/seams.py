@@ -190,6 +190,12 @@ class _Sampler:
         self._mark("sampled")
         return sampled
 
+    def best(self, logits: torch.Tensor) -> Sampled | None:
+        self._mark("sample")
+        sampled = self._sampler.best(logits)
+        self._mark("sampled")
+        return sampled
+
     def release(self, request_id: str) -> None:
         self._sampler.release(request_id)
 

@@ -138,8 +138,13 @@ class Outcomes:
         if len(wanted) < len(step.plan.rows):
             logits = logits[wanted]
             bitmask = None if bitmask is None else bitmask[wanted]
-        rows = [_sampling_row(step.plan.rows[i], step.sequences[i]) for i in wanted]
-        return wanted, self._sampling.sampler.sample(logits, rows, bitmask)
+        sampler, sampled = self._sampling.sampler, None
+        if bitmask is None and all(step.sequences[i].sampling.plain for i in wanted):
+            sampled = sampler.best(logits)
+        if sampled is None:
+            rows = [_sampling_row(step.plan.rows[i], step.sequences[i]) for i in wanted]
+            sampled = sampler.sample(logits, rows, bitmask)
+        return wanted, sampled
 
     def _take_over(
         self, step: InFlight, result: StepResult, wanted: list[int]

@@ -30,6 +30,7 @@ class SamplingFacts:
     none, 0 the chosen token's own, n the best n as well. host_only: the first
     parameter that only the host can honour, "" if there is none. min_tokens: 0
     unless a token is forbidden until then. prompt_tokens: length of the prompt.
+    plain: the best token of the logits as they are is all that is wanted.
     """
 
     temperature: float
@@ -45,6 +46,7 @@ class SamplingFacts:
     prompt_tokens: int
     penalised: bool
     structured: bool
+    plain: bool
 
     @classmethod
     def of(
@@ -52,22 +54,32 @@ class SamplingFacts:
     ) -> SamplingFacts:
         """Read a request's parameters."""
         top_k = effective_top_k(params.top_k, vocab_size)
+        temperature = 0.0 if params.temperature < GREEDY_BELOW else params.temperature
+        num_logprobs = _num_logprobs(params, vocab_size)
+        host_only, penalised = _host_only(params), is_penalised(params)
+        structured = params.structured_outputs is not None
+        wants_more = (
+            host_only
+            or penalised
+            or structured
+            or params.min_tokens
+            or num_logprobs != NO_LOGPROBS
+        )
         return cls(
-            temperature=(
-                0.0 if params.temperature < GREEDY_BELOW else params.temperature
-            ),
+            temperature=temperature,
             top_k=top_k,
             top_p=0.0 if top_k == 1 else params.top_p,
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
             repetition_penalty=params.repetition_penalty,
             seed=params.seed,
-            num_logprobs=_num_logprobs(params, vocab_size),
-            host_only=_host_only(params),
+            num_logprobs=num_logprobs,
+            host_only=host_only,
             min_tokens=params.min_tokens if params.all_stop_token_ids else 0,
             prompt_tokens=prompt_tokens,
-            penalised=is_penalised(params),
-            structured=params.structured_outputs is not None,
+            penalised=penalised,
+            structured=structured,
+            plain=(temperature == 0.0 or top_k == 1) and not wants_more,
         )
 
     @property
@@ -94,6 +106,7 @@ PADDING = SamplingFacts(
     prompt_tokens=0,
     penalised=False,
     structured=False,
+    plain=True,
 )
 """A row without a request (contract 1.5)."""
 

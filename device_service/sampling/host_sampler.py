@@ -22,10 +22,10 @@ from device_service.records import Sampled, SamplingRow, TokenLogprobs
 from device_service.sampling.batch import Batch
 from device_service.sampling.choosing import Chooser
 from device_service.sampling.constraints import Constraints, HostBatch
-from device_service.sampling.draws import Draws, Picked, pick_best
+from device_service.sampling.draws import Draws, Picked
 from device_service.sampling.logprobs import LogprobQuestion, answer, questions
 from device_service.sampling.recipe import Recipes
-from device_service.sampling.reductions import SHORT, first_max_narrow
+from device_service.sampling.reductions import SHORT, first_max, first_max_narrow
 from ttserve.errors import Reason, TTServeError
 
 
@@ -77,14 +77,7 @@ class HostSampler:
         """Choose one token per row; see `TokenSampler`."""
         if not rows:
             return Sampled([], [])
-        recipes = [self._recipes.of(row.request) for row in rows]
-        if (
-            bitmask is None
-            and not self._constraints.grid.active
-            and all(recipe.plain for recipe in recipes)
-        ):
-            return self._sample_plainly(Batch(logits, rows, recipes))
-        batch = Batch(logits, rows, recipes)
+        batch = Batch(logits, rows, [self._recipes.of(row.request) for row in rows])
         if bitmask is not None:
             xgrammar.apply_token_bitmask_inplace(logits, torch.from_numpy(bitmask))
         asked = questions(rows)
@@ -105,25 +98,27 @@ class HostSampler:
             errors,
         )
 
-    def _sample_plainly(self, batch: HostBatch) -> Sampled:
-        """The best token of every row, when no row asks for anything else.
-
-        The usual batch, and while it is sampled the mesh waits: so no look at
-        what else each row might want.
-        """
-        if batch.logits.shape[1] <= SHORT:
-            values, columns = first_max_narrow(batch.logits)
-            if np.isfinite(values).all():
-                return Sampled(columns.tolist(), [None] * len(columns))
-        picked = pick_best(batch.logits)
-        errors = _errors(batch, picked, masked=False)
-        return Sampled(picked.columns.tolist(), [None] * len(batch.rows), errors)
+    def best(self, logits: torch.Tensor) -> Sampled | None:
+        """The best token of every row; see `TokenSampler`."""
+        if self._constraints.grid.active:
+            return None
+        narrow = logits.shape[1] <= SHORT
+        values, columns = first_max_narrow(logits) if narrow else _best(logits)
+        if not np.isfinite(values).all():
+            return None
+        return Sampled(columns.tolist(), [None] * len(columns))
 
     def _reported(self, logits: torch.Tensor) -> torch.Tensor:
         """What is shown of logits, in memory of its own."""
         if self._mode in ("raw_logprobs", "processed_logprobs"):
             return logits.log_softmax(dim=1)
         return logits.clone()
+
+
+@torch.inference_mode()
+def _best(logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    values, columns = first_max(logits)
+    return values.numpy(), columns.numpy()
 
 
 def _logprobs(

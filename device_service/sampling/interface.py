@@ -30,6 +30,14 @@ class TokenSampler(Protocol):
         [len(rows), ceil(V / 32)], bit set = allowed, or None.
         """
 
+    def best(self, logits: torch.Tensor) -> Sampled | None:
+        """The best token of every row, for rows that want nothing else.
+
+        The usual batch, and while it is sampled the mesh waits. None when
+        `sample` has to look: configured processors want to see every row, or
+        some row's logits are not finite.
+        """
+
     def release(self, request_id: str) -> None:
         """Forget a request's sampling state (finished or preempted for good)."""
 

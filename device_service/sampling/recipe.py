@@ -40,15 +40,13 @@ class Recipe(Cut):
     """How one request's tokens are chosen on the host.
 
     `penalised` and `constrained` say that the logits change before the cut, as
-    they also do until `min_tokens` are produced. `plain` says that the best
-    token of the logits as they are is all there is to it.
+    they also do until `min_tokens` are produced.
     """
 
     params: SamplingParams
     penalised: bool
     constrained: bool
     min_tokens: int
-    plain: bool
 
 
 class Recipes:
@@ -113,25 +111,21 @@ def is_penalised(params: SamplingParams) -> bool:
 def _read(params: SamplingParams, vocab_size: int) -> Recipe:
     top_k = effective_top_k(params.top_k, vocab_size)
     penalised = is_penalised(params)
-    greedy = params.temperature < GREEDY_BELOW or top_k == 1
-    constrained = bool(
-        penalised
-        or params.logit_bias
-        or params.allowed_token_ids
-        or params.bad_words_token_ids
-        or params.thinking_token_budget is not None
-    )
-    asks = params.num_logprobs is not None or bool(params.logprob_token_ids)
     return Recipe(
         params=params,
         temperature=params.temperature,
-        greedy=greedy,
+        greedy=params.temperature < GREEDY_BELOW or top_k == 1,
         top_k=top_k,
         top_p=params.top_p,
         min_p=params.min_p,
         cuts=top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0,
         penalised=penalised,
-        constrained=constrained,
+        constrained=bool(
+            penalised
+            or params.logit_bias
+            or params.allowed_token_ids
+            or params.bad_words_token_ids
+            or params.thinking_token_budget is not None
+        ),
         min_tokens=params.min_tokens,
-        plain=greedy and not (constrained or params.min_tokens or asks),
     )
