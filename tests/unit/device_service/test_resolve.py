@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -292,7 +293,7 @@ def test_what_only_the_model_shows_is_rejected_before_the_mesh_opens(
     arguments: list[str], says: str
 ) -> None:
     class NeverOpened(SimMesh):
-        def open(self) -> None:
+        def open(self, model_fabric: Mapping[str, Any] | None = None) -> None:
             raise AssertionError("the mesh was opened")
 
     config = parse_args(["--mesh", "sim", *arguments], {})
