@@ -150,6 +150,7 @@ IN_THE_ENGINE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "penalties": ({}, {"presence_penalty": 0.5}),
     "allowed_token_ids": ({}, {"allowed_token_ids": list(range(32, 127))}),
+    "bad_words": ({}, {"_bad_words_token_ids": [[40]]}),
     "logit_bias": ({}, {"logit_bias": {40: 1.0}}),
     "min_p": ({}, {"min_p": 0.1, "temperature": 1.0}),
     "min_tokens": ({}, {"min_tokens": 3, "stop_token_ids": [300]}),
