@@ -173,22 +173,23 @@ class Engine:
     def _discard_in_flight(self, failed: int) -> None:
         """Give up what was submitted behind a step that failed.
 
-        It has that step's requests and no others, or it would not have
-        overlapped, so nobody is left whom its outcome could concern.
+        It has that step's requests and no others, so its outcome concerns nobody;
+        but a poisoned mesh ends the engine, whichever step finds it out.
         """
-        parts = self._parts
         error = RuntimeError(f"it went on from step {failed}, which failed")
-        while len(parts.pipeline):
-            self._record(parts.outcomes.fail(parts.pipeline.wait().step, error))
+        while len(self._parts.pipeline):
+            completed = self._parts.pipeline.wait()
+            self._record(self._parts.outcomes.fail(completed.step, error))
+            if isinstance(completed.error, MeshPoisoned):
+                raise completed.error
 
     def _tell(self, applied: Applied | None) -> None:
         """Deliver what was posted, and record the step that it came from."""
-        parts = self._parts
-        if applied is None:
-            parts.board.flush(parts.planner.last_number, parts.live)
-            return
-        parts.board.flush(applied.step.plan.number, parts.live)
-        self._record(applied)
+        parts, newest = self._parts, self._parts.planner.last_number
+        number = newest if applied is None else applied.step.plan.number
+        parts.board.flush(number, parts.live)
+        if applied is not None:
+            self._record(applied)
 
     def _record(self, applied: Applied) -> None:
         record = self._parts.outcomes.record(applied)

@@ -18,7 +18,7 @@ from device_service.decode.overlap import (
     decide,
 )
 from device_service.mesh.driver import TraceMode
-from device_service.mesh.interface import StepHandle, StepResult
+from device_service.mesh.interface import MeshPoisoned, StepHandle, StepResult
 from device_service.models.sim_tokens import SimVocabulary, expected_tokens
 from device_service.records import FinishKind, Phase, SamplingSite, StepRecord
 from device_service.sampling.facts import SamplingFacts
@@ -287,6 +287,18 @@ def test_a_failed_step_takes_the_one_that_overlaps_it_along(
     rig.run()
     assert again.token_ids == expected(rig, prompt, 12)
     rig.assert_nothing_is_held()
+
+
+def test_a_mesh_poisoned_behind_a_failed_step_ends_the_engine(
+    make_rig: RigMaker,
+) -> None:
+    rig = make_rig(mesh_options={"sim": {"fail_steps": [6], "poison_step": 7}})
+    [(stream, _)] = start(rig, 40)
+    with pytest.raises(MeshPoisoned):
+        rig.run()
+    assert stream.finish is not None
+    assert stream.finish.error is not None
+    assert stream.finish.error.reason is Reason.STEP_FAILED
 
 
 def test_pausing_leaves_nothing_in_flight(make_rig: RigMaker) -> None:
