@@ -112,7 +112,7 @@ def _lanes(config: DeviceConfig, source: ModelSource) -> int:
     if not runs_as_lanes(architecture, config.environment):
         raise StartupError(
             f"--data-parallel-size {size}: {architecture} does not run as lanes of one "
-            "mesh; start one device service per mesh and give frontends all addresses"
+            "mesh; start one device service per mesh, each with frontends of its own"
         )
     return size
 
