@@ -14,20 +14,12 @@ from typing import Any
 import pytest
 
 from device_service.records import Phase, SamplingSite
-from tests.support.reference import greedy
+from tests.support.reference import MIXED_PROMPTS, greedy
 from tests.support.rig import Rig
 from tests.tiny_models import END_OF_SEQUENCE, write_tiny_model
 
 NEW_TOKENS = 24
-# Shorter and longer than blocks and a window; the last two share a long prefix.
-PROMPTS = [
-    [65],
-    [66 + i % 7 for i in range(9)],
-    [70 + i % 11 for i in range(33)],
-    [80 + i % 5 for i in range(50)],
-    [*[90 + i % 13 for i in range(48)], 65],
-    [*[90 + i % 13 for i in range(48)], 66, 67],
-]
+PROMPTS = MIXED_PROMPTS
 
 OVERLAPPING: dict[str, Any] = {"async_scheduling": True, "site": {"mode": "all"}}
 CROWDED: dict[str, Any] = {"rows": 3, "lanes": 2, "num_blocks": 9}

@@ -35,6 +35,19 @@ QUESTIONS = (
 )
 
 
+MIXED_PROMPTS = [
+    [65],
+    [66 + i % 7 for i in range(9)],
+    [70 + i % 11 for i in range(33)],
+    [80 + i % 5 for i in range(50)],
+    [*[90 + i % 13 for i in range(48)], 65],
+    [*[90 + i % 13 for i in range(48)], 66, 67],
+]
+"""For tiny models: shorter and longer than their blocks and their windows of 24;
+the last two share a long prefix.
+"""
+
+
 def greedy(model: PreTrainedModel, prompt: list[int], new_tokens: int) -> list[int]:
     """What `generate()` adds to a prompt, its end-of-sequence token included."""
     generate: Any = model.generate
