@@ -3,9 +3,24 @@
 vLLM reads it at import, so it is set before any test module is loaded.
 """
 
+import sys
+from collections.abc import Iterator
+
+import pytest
+
 from ttserve.environment import prepare_device_service
 
 prepare_device_service(model=None)
 
 # A suite for any server, with settings of its own; tests/e2e runs it.
 collect_ignore = ["tt"]
+
+
+@pytest.fixture(autouse=True)
+def _variables_are_read_anew() -> Iterator[None]:
+    """A frontend's engine makes vLLM remember its variables for good; a test's
+    must not decide for the tests after it.
+    """
+    yield
+    if "vllm.envs" in sys.modules:
+        sys.modules["vllm.envs"].disable_envs_cache()
