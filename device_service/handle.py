@@ -6,11 +6,12 @@ for happens on the engine thread, between two steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
 from device_service.records import AbortCause, Admitted, EngineState, StepRecord
+from device_service.step_log import StepListener
 from ttserve.errors import TTServeError
 
 
@@ -20,8 +21,14 @@ class StepLog(Protocol):
     def newest(self, limit: int) -> list[StepRecord]:
         """Up to `limit` newest records, oldest first. Any thread."""
 
-    def set_listener(self, listener: Callable[[StepRecord], None] | None) -> None:
-        """Call `listener` on the engine thread for every record from now on."""
+    def add_listener(self, listener: StepListener) -> None:
+        """Call `listener` on the engine thread for every record from now on.
+
+        Event loop, as `remove_listener`.
+        """
+
+    def remove_listener(self, listener: StepListener) -> None:
+        """Call `listener` no longer."""
 
 
 class EngineHandle(Protocol):

@@ -75,7 +75,7 @@ class StepFeed:
         """Watch from now on, until `leave`."""
         watcher = Watcher(wanted)
         if not self._watchers:
-            self._steps.set_listener(self._tell)
+            self._steps.add_listener(self._tell)
         self._watchers.add(watcher)
         return watcher
 
@@ -83,7 +83,7 @@ class StepFeed:
         """Watch no longer."""
         self._watchers.discard(watcher)
         if not self._watchers:
-            self._steps.set_listener(None)
+            self._steps.remove_listener(self._tell)
 
     def end(self, why: TTServeError) -> None:
         """Send those who watch away, with this reason."""

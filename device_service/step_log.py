@@ -8,23 +8,26 @@ from itertools import islice
 
 from device_service.records import StepRecord
 
+StepListener = Callable[[StepRecord], None]
+"""Called on the engine thread; must return at once."""
+
 
 class StepRing:
     """A bounded ring of step records.
 
     The engine thread appends; any thread reads. Appending costs the same
-    whether or not somebody looks, but for one call of the listener.
+    whether or not somebody looks, but for one call of each listener.
     """
 
     def __init__(self, capacity: int) -> None:
         self._records: deque[StepRecord] = deque(maxlen=capacity)
-        self._listener: Callable[[StepRecord], None] | None = None
+        # Replaced as a whole, so that the engine thread needs no lock to go through it.
+        self._listeners: tuple[StepListener, ...] = ()
 
     def append(self, record: StepRecord) -> None:
         """Record a step. Engine thread."""
         self._records.append(record)
-        listener = self._listener
-        if listener is not None:
+        for listener in self._listeners:
             listener(record)
 
     def newest(self, limit: int) -> list[StepRecord]:
@@ -33,6 +36,13 @@ class StepRing:
         records = self._records.copy()
         return list(islice(records, max(0, len(records) - limit), None))
 
-    def set_listener(self, listener: Callable[[StepRecord], None] | None) -> None:
-        """Call `listener` on the engine thread for every record from now on."""
-        self._listener = listener
+    def add_listener(self, listener: StepListener) -> None:
+        """Call `listener` on the engine thread for every record from now on.
+
+        Event loop, as `remove_listener`.
+        """
+        self._listeners = (*self._listeners, listener)
+
+    def remove_listener(self, listener: StepListener) -> None:
+        """Call `listener` no longer."""
+        self._listeners = tuple(one for one in self._listeners if one != listener)
