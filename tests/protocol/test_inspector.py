@@ -181,7 +181,7 @@ async def test_engine_pays_only_while_somebody_watches(service: Service) -> None
 
 
 def has_listener(service: Service) -> bool:
-    return vars(service.engine.step_log)["_listener"] is not None
+    return bool(vars(service.engine.step_log)["_listeners"])
 
 
 async def test_slow_watcher_is_told_how_many_steps_it_lost() -> None:
