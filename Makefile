@@ -6,6 +6,8 @@ GRPC_PORT ?= 50051
 FRONTENDS ?= 1
 ARGS ?=
 TESTS ?= tests
+# Processes that share the tests; one of them has all tests that start services.
+WORKERS ?= 2
 ONLY ?=
 
 # The Python that .venv is made with; unset, the first that will do.
@@ -14,6 +16,7 @@ CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.12 python3.13 python3)
 WILL_DO := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
 
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 # $(call install,serve) or $(call install,test)
 define install
@@ -39,10 +42,10 @@ install:  ## everything, for development
 	$(call install,test)
 
 test: install  ## the tests, or those of TESTS=
-	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+	$(PYTEST) -m "not slow" $(TESTS)
 
 test-all: install  ## the slow tests too
-	$(BIN)/python -m pytest $(TESTS)
+	$(PYTEST) $(TESTS)
 
 bench: install  ## measure, all or ONLY=name; writes bench.json
 	$(BIN)/python -m bench $(ONLY)

@@ -5,6 +5,7 @@ vLLM reads it at import, so it is set before any test module is loaded.
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,21 @@ prepare_device_service(model=None)
 
 # A suite for any server, with settings of its own; tests/e2e runs it.
 collect_ignore = ["tt"]
+
+HERE = Path(__file__).parent
+PROCESSES = "e2e"
+"""Tests that start services: they share ports' neighbourhoods, memory and the cores,
+so they run one after the other, on one worker, whatever else runs beside them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests stay together when several workers share them: files, whose
+    fixtures are costly, and all that start services.
+    """
+    for item in items:
+        file = item.path.relative_to(HERE)
+        group = PROCESSES if file.parts[0] == PROCESSES else str(file)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)
