@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import ttserve
 from frontend import options
+from ttserve.client_security import add_channel_options
 from ttserve.errors import StartupError
 
 PING_SECONDS = 0.5
@@ -93,6 +94,7 @@ def _add_device_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--name", type=_short_name, help="this frontend's name in its logs and metrics"
     )
+    add_channel_options(group)
 
 
 def _add_http_options(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from frontend import command_line, options
 from frontend.address import DeviceAddress, parse_device_address
+from ttserve.client_security import ChannelSecurity, channel_security
 from ttserve.errors import StartupError
 
 
@@ -71,6 +72,7 @@ class FrontendConfig:
 
     name: str
     device: DeviceAddress
+    device_security: ChannelSecurity
     device_timeout: float | None
     liveness: Liveness
     http: HttpConfig
@@ -94,6 +96,7 @@ def read_command_line(
     return FrontendConfig(
         name=own.name or f"{socket.gethostname()[:40]}-{os.getpid()}",
         device=parse_device_address(own.device_service),
+        device_security=channel_security(own, environ),
         device_timeout=own.device_timeout,
         liveness=Liveness(own.ping_interval, own.lost_after),
         http=_http_config(own, environ),

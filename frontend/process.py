@@ -94,7 +94,9 @@ class Frontend:
         """Start, then stay connected; returns only when a new process is needed."""
         async with AsyncExitStack() as stack:
             directory = stack.enter_context(private_directory())
-            channel = await stack.enter_async_context(open_channel(self._config.device))
+            channel = await stack.enter_async_context(
+                open_channel(self._config.device, self._config.device_security)
+            )
             watch = StopWatch()
             lag = asyncio.create_task(self._metrics.watch_event_loop())
             stack.callback(lag.cancel)

@@ -26,6 +26,7 @@ class GrpcCode(enum.IntEnum):
     FAILED_PRECONDITION = 9
     INTERNAL = 13
     UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 class Reason(enum.Enum):
@@ -48,6 +49,8 @@ class Reason(enum.Enum):
     STEP_CONTROL_DISABLED = enum.auto()
     INTERNAL = enum.auto()
     UNKNOWN_REQUEST = enum.auto()
+    UNAUTHENTICATED = enum.auto()
+    PERMISSION_DENIED = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,9 @@ CONSEQUENCES: dict[Reason, Consequence] = {
     Reason.STEP_CONTROL_DISABLED: Consequence(GrpcCode.PERMISSION_DENIED, 403, False),
     Reason.INTERNAL: Consequence(GrpcCode.INTERNAL, 500, False),
     Reason.UNKNOWN_REQUEST: Consequence(GrpcCode.NOT_FOUND, 404, False),
+    # A frontend's own token is wrong: its clients cannot help that, but may wait.
+    Reason.UNAUTHENTICATED: Consequence(GrpcCode.UNAUTHENTICATED, 503, True),
+    Reason.PERMISSION_DENIED: Consequence(GrpcCode.PERMISSION_DENIED, 503, True),
 }
 
 

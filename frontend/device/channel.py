@@ -14,6 +14,8 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from frontend.address import DeviceAddress
+from ttserve import channels
+from ttserve.client_security import PLAIN, ChannelSecurity
 from ttserve.errors import Reason, StartupError, TTServeError
 from ttserve.protocol import DEVICE_SERVICE, OLDEST_PROTOCOL_MINOR, PROTOCOL_MINOR
 from ttserve.status import from_rpc_error
@@ -43,9 +45,11 @@ _OPTIONS = (
 )
 
 
-def open_channel(address: DeviceAddress) -> grpc.aio.Channel:
+def open_channel(
+    address: DeviceAddress, security: ChannelSecurity = PLAIN
+) -> grpc.aio.Channel:
     """A channel that connects when it is first used, again and again."""
-    return grpc.aio.insecure_channel(address.target, options=_OPTIONS)
+    return channels.open_channel(address.target, _OPTIONS, security)
 
 
 class Patience:
