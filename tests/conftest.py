@@ -22,6 +22,7 @@ PROCESSES = "e2e"
 so they run one after the other, on one worker, whatever else runs beside them."""
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests stay together when several workers share them: files, whose
     fixtures are costly, and all that start services.
