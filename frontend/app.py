@@ -45,6 +45,8 @@ from frontend.http.health import Readiness, health_routes
 from frontend.http.keep_alive import KeepAlive
 from frontend.http.server import HttpServer
 from frontend.http.streams import HeldStreams
+from frontend.inspect.page import inspect_routes
+from frontend.inspect.relay import Relays
 from ttserve.errors import StartupError
 from ttserve.v1.model_pb2 import Model
 
@@ -71,11 +73,15 @@ SERVED_PATHS = frozenset(
         "/static",
     }
 )
-"""Everything that may be mounted; docs and tokenizer info depend on options."""
+"""What may be mounted beside the page; docs and tokenizer info depend on options."""
 
 
 async def build_app(
-    engine: Engine, config: HttpConfig, readiness: Readiness, in_flight: InFlight
+    engine: Engine,
+    config: HttpConfig,
+    readiness: Readiness,
+    in_flight: InFlight,
+    relays: Relays,
 ) -> FastAPI:
     """The app with its state, ready to be served within its lifespan."""
     arguments = engine.arguments
@@ -90,6 +96,8 @@ async def build_app(
     # vLLM's error handler would stop the server through this; see is_running.
     app.state.server = argparse.Namespace(should_exit=False)
     _mount(app, readiness)
+    if config.inspect_page:
+        app.router.routes.extend(inspect_routes(relays))
     init_exception_handler(app)
     _wrap(app, arguments, config, in_flight, served(engine.model))
     arguments.sse_keep_alive_interval = 0  # vLLM's own; ours is around it

@@ -122,6 +122,11 @@ def _add_http_options(parser: argparse.ArgumentParser) -> None:
         "(also: VLLM_API_KEY)",
     )
     group.add_argument(
+        "--disable-inspect-page",
+        action="store_true",
+        help="do not serve /inspect, the page that shows what the device service does",
+    )
+    group.add_argument(
         "--max-body-bytes",
         type=_size,
         default=MAX_BODY_BYTES,

@@ -50,6 +50,7 @@ class HttpConfig:
     uds: str | None
     inherited_fd: int | None
     metrics_port: int | None
+    inspect_page: bool
     max_body_bytes: int
     shutdown_seconds: float
     keep_alive_seconds: int
@@ -134,6 +135,7 @@ def _http_config(own: argparse.Namespace, environ: Mapping[str, str]) -> HttpCon
         uds=own.uds,
         inherited_fd=own.fd,
         metrics_port=own.metrics_port,
+        inspect_page=not own.disable_inspect_page,
         max_body_bytes=own.max_body_bytes,
         shutdown_seconds=own.shutdown_timeout,
         keep_alive_seconds=int(environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5")),

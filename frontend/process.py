@@ -9,6 +9,8 @@ import socket
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+import grpc.aio
+
 from frontend.config import FrontendConfig
 from frontend.device.bundle import private_directory
 from frontend.device.channel import open_channel
@@ -119,7 +121,7 @@ class Frontend:
                 self._metrics,
             )
             self._lifecycle.connection = connection
-            await self._open_door(engine, stack, server)
+            await self._open_door(engine, channel, stack, server)
             watch.lap("app")
             logger.info("started in %s", watch)
             try:
@@ -130,17 +132,24 @@ class Frontend:
         raise AssertionError("a connection ends by an exception only")
 
     async def _open_door(
-        self, engine: Engine, stack: AsyncExitStack, server: HttpServer
+        self,
+        engine: Engine,
+        channel: grpc.aio.Channel,
+        stack: AsyncExitStack,
+        server: HttpServer,
     ) -> None:
         """Let vLLM's app answer; its lifespan is that of the process."""
         from frontend.app import build_app, refresh_certificates
+        from frontend.inspect.relay import Relays
 
+        relays = Relays(lambda: {str(self._config.device): channel})
         app = await build_app(
-            engine, self._config.http, self._lifecycle, self._in_flight
+            engine, self._config.http, self._lifecycle, self._in_flight, relays
         )
         await stack.enter_async_context(app.router.lifespan_context(app))
         engine.llm.start()
         stack.callback(engine.llm.shutdown)
+        stack.callback(relays.end, "this frontend has ended")
         refresh_certificates(server, self._config.http.tls, stack)
         self._lifecycle.phase = Phase.SERVING
         self._door.open(app)

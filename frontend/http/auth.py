@@ -13,8 +13,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from frontend.http.errors import HttpError, route_path
+from frontend.inspect.page import FILES
 
-OPEN_PATHS = frozenset({"/live", "/ready", "/health"})
+OPEN_PATHS = frozenset({"/live", "/ready", "/health"}) | FILES.keys()
 
 
 class ApiKeys:

@@ -11,10 +11,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from frontend.http.errors import route_path
 from frontend.http.notes import begin_notes
+from frontend.inspect.page import EVENTS_PATH
 
 REQUEST_ID = "x-request-id"
 _USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
-UNCOUNTED = frozenset({"/live", "/ready", "/health", "/metrics"})
+UNCOUNTED = frozenset({"/live", "/ready", "/health", "/metrics", EVENTS_PATH})
 
 
 class InFlight:

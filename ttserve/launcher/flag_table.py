@@ -111,12 +111,12 @@ TABLE: dict[tuple[str, str], str] = {
 """,
     ("frontend", "none"): """
 --allow-credentials --cohere-is-reasoning-model --disable-fastapi-docs
---disable-log-stats --disable-uvicorn-access-log --enable-auto-tool-choice
---enable-flash-late-interaction --enable-force-include-usage --enable-log-deltas
---enable-log-outputs --enable-log-requests --enable-offline-docs
---enable-per-request-metrics --enable-prompt-tokens-details
---enable-request-id-headers --enable-scale-out --enable-server-load-tracking
---enable-ssl-refresh --enable-tokenizer-info-endpoint
+--disable-inspect-page --disable-log-stats --disable-uvicorn-access-log
+--enable-auto-tool-choice --enable-flash-late-interaction
+--enable-force-include-usage --enable-log-deltas --enable-log-outputs
+--enable-log-requests --enable-offline-docs --enable-per-request-metrics
+--enable-prompt-tokens-details --enable-request-id-headers --enable-scale-out
+--enable-server-load-tracking --enable-ssl-refresh --enable-tokenizer-info-endpoint
 --exclude-tools-when-tool-choice-none --grpc --headless --help --log-error-stack
 --no-allow-credentials --no-cohere-is-reasoning-model --no-disable-fastapi-docs
 --no-disable-uvicorn-access-log --no-enable-auto-tool-choice

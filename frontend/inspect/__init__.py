@@ -1,0 +1,1 @@
+"""`/inspect`: a page on which people see what the device services are doing."""
