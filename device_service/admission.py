@@ -21,8 +21,9 @@ from vllm.v1.request import Request
 from device_service.checks import check
 from device_service.description import ModelDescription
 from device_service.handle import EngineHandle
+from device_service.journal import RequestJournal
 from device_service.kv.lane_kv import BlockHasher
-from device_service.records import AbortCause, Admitted, UpdateSink
+from device_service.records import AbortCause, Admitted, RequestUpdate, UpdateSink
 from device_service.sampling.interface import GrammarKeeper
 from device_service.submission import Submission
 from ttserve.errors import Reason, TTServeError, unsupported
@@ -89,12 +90,17 @@ class Admission:
     """Bounds the queue and keeps the ids of live requests. Event loop only."""
 
     def __init__(
-        self, factory: RequestFactory, engine: EngineHandle, grammars: GrammarKeeper
+        self,
+        factory: RequestFactory,
+        engine: EngineHandle,
+        grammars: GrammarKeeper,
+        journal: RequestJournal,
     ) -> None:
         self._factory = factory
         self._engine = engine
         self._grammars = grammars
-        self._live: dict[str, int] = {}
+        self.journal = journal
+        self._live: dict[str, Admitted] = {}
         self._refusal: TTServeError | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -141,7 +147,8 @@ class Admission:
             for candidate in batch
         ]
         for entry in admitted:
-            self._live[entry.request.request_id] = session_number
+            self._live[entry.request.request_id] = entry
+            self.journal.admit(entry)
         self._idle.clear()
         self._engine.submit(admitted)
         for entry in admitted:
@@ -153,9 +160,11 @@ class Admission:
         if request_ids:
             self._engine.abort(request_ids, cause)
 
-    def release(self, request_id: str) -> None:
+    def release(self, request_id: str, last: RequestUpdate) -> None:
         """A request's final update has reached its session."""
-        self._live.pop(request_id, None)
+        admitted = self._live.pop(request_id, None)
+        if admitted is not None:
+            self.journal.end(admitted, last)
         if not self._live:
             self._idle.set()
 

@@ -16,6 +16,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from device_service.engine_flags import SERVED, flag
+from device_service.observing_options import add_observing_options
 from device_service.options import MESH_KINDS, catalogue, defaults
 
 PROGRAM = "tt-device-service"
@@ -175,6 +176,7 @@ def make_parser() -> argparse.ArgumentParser:
     own: Any = parser.add_argument_group(OWN_OPTIONS)  # type: ignore[no-untyped-call]
     own.add_argument("-h", "--help", action="help", help="Print this text.")
     _add_serving_options(own)
+    add_observing_options(own)
     _add_resource_options(own)
     AsyncEngineArgs.add_cli_args(parser)
     parser.set_defaults(

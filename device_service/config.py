@@ -33,6 +33,8 @@ _OWN = frozenset(
         "shutdown_grace",
         "enable_step_control",
         "step_ring",
+        "metrics_port",
+        "metrics_host",
         "kv_cache_fraction",
         "threads",
         "check",
@@ -97,6 +99,8 @@ class DeviceConfig:
     shutdown_grace: float
     enable_step_control: bool
     step_ring: int
+    metrics_port: int | None
+    metrics_host: str
     kv_cache_fraction: float | None
     threads: int
     check: bool
@@ -146,6 +150,8 @@ def parse_args(
         shutdown_grace=values["shutdown_grace"],
         enable_step_control=values["enable_step_control"],
         step_ring=values["step_ring"],
+        metrics_port=values["metrics_port"],
+        metrics_host=values["metrics_host"],
         kv_cache_fraction=values["kv_cache_fraction"],
         threads=values["threads"] or default_threads(_cores()),
         check=values["check"],

@@ -39,6 +39,7 @@ class Device:
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
+        self._loaded: LoadedModel | None = None
         self._driver: AdapterDriver | None = None
         self._closed = False
         self.touched = False
@@ -72,6 +73,7 @@ class Device:
         """Allocate the KV cache that was decided on."""
         _check_real_size(loaded, resolved)
         pool = resolved.pool
+        self._loaded = loaded
         self._driver = loaded.allocate(pool.num_blocks, pool.max_model_len)
         return self._driver
 
@@ -79,6 +81,10 @@ class Device:
         """Run every servable shape once."""
         assert self._driver is not None
         self._driver.warm_up(logger.info)
+
+    def unwarmed_shapes(self) -> int:
+        """Decode shapes that came after warm-up for the first time. Any thread."""
+        return 0 if self._loaded is None else self._loaded.unwarmed_shapes
 
     def close(self) -> None:
         """Release captures while the mesh is still open, then close it."""

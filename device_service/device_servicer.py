@@ -19,6 +19,7 @@ from device_service.records import AbortCause
 from device_service.rpc import Context, or_abort
 from device_service.serving import Serving
 from device_service.session import Session, Wire
+from ttserve.errors import TTServeError
 from ttserve.protocol import DEVICE_SERVICE, PROTOCOL_MINOR
 from ttserve.v1 import device_pb2
 
@@ -100,7 +101,7 @@ class DeviceServicer:
                 why = error.message
                 raise error.with_traceback(None)  # many sessions may end with it
         finally:
-            del sessions[number]
+            self._serving.forget(session)
             if session.frontend_name:
                 logger.info(
                     "session %d: %s ends: %s", number, session.frontend_name, why
@@ -108,9 +109,14 @@ class DeviceServicer:
 
     async def _generate(self, data: bytes, context: Context) -> None:
         external_id = _metadata(context, "x-request-id")
-        candidate = await prepare_generate(data, self._serving, external_id)
-        admission = self._serving.require_open().admission
-        await GenerateCall(candidate, admission).run(context.write)
+        try:
+            candidate = await prepare_generate(data, self._serving, external_id)
+            call = GenerateCall(candidate, self._serving.require_open().admission)
+            call.begin()
+        except TTServeError as error:
+            self._serving.journal.refuse(error, external_request_id=external_id)
+            raise
+        await call.run(context.write)
 
     async def _get_model(self) -> device_pb2.GetModelResponse:
         description = self._serving.require_model().description

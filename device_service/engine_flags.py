@@ -28,6 +28,7 @@ _SERVED = """
     num_gpu_blocks_override kv_cache_memory_bytes
     structured_outputs_config reasoning_parser reasoning_parser_plugin
     reasoning_config enforce_eager additional_config fail_on_environ_validation
+    enable_log_requests
 """
 SERVED = frozenset(_SERVED.split())
 """Options that mean here what they mean in vLLM, by field of its engine arguments.
@@ -128,7 +129,7 @@ _REFUSED = {
     """,
     "it belongs to the frontend": """
     allowed_local_media_path allowed_media_domains renderer_num_workers
-    stream_interval disable_log_stats enable_log_requests aggregate_engine_logging
+    stream_interval disable_log_stats aggregate_engine_logging
     enable_logging_iteration_details show_hidden_metrics_for_version
     otlp_traces_endpoint collect_detailed_traces
     """,

@@ -73,11 +73,14 @@ class GenerateCall:
         except RuntimeError:  # the loop is closed: nobody is left to tell
             logger.debug("%s: updates after the end", self._request_id)
 
+    def begin(self) -> None:
+        """Queue the request, or raise."""
+        self._admission.admit([self._candidate], self, NO_SESSION)
+
     async def run(
         self, write: Callable[[device_pb2.GenerateResponse], Awaitable[None]]
     ) -> None:
-        """Queue the request and write what it produces; abort it if that fails."""
-        self._admission.admit([self._candidate], self, NO_SESSION)
+        """Write what the request produces; abort it if that fails."""
         try:
             finished = False
             while not finished:
@@ -90,9 +93,11 @@ class GenerateCall:
                 self._admission.abort([self._request_id], AbortCause.CLIENT)
 
     def _apply(self, step: StepUpdates) -> None:
-        if any(update.finish is not None for update in step.updates):
-            self._ended = True
-            self._admission.release(self._request_id)
+        self._admission.journal.step(step.stats)
+        for update in step.updates:
+            if update.finish is not None:
+                self._ended = True
+                self._admission.release(self._request_id, update)
         self._steps.add(step, step.updates)
         self._changed.set()
 

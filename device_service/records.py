@@ -107,11 +107,31 @@ class PrefillReport:
     cached_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class RequestHistory:
+    """A request's life in the engine, told with its final update.
+
+    `steps` counts the device steps that it had a share in. `scheduled` is when it
+    got its first row, `first_token` when its first token was there; None if that
+    never happened.
+    """
+
+    lane: int
+    steps: int
+    preemptions: int
+    output_tokens: int
+    queued: float
+    scheduled: float | None
+    first_token: float | None
+    ended: float
+
+
 class RequestUpdate(NamedTuple):
     """What one step did for one request.
 
     Every admitted request gets exactly one update with `finish`, aborted and
-    failed ones included. `logprobs` is parallel to `token_ids` or None.
+    failed ones included; `history` comes with it. `logprobs` is parallel to
+    `token_ids` or None.
     """
 
     handle: int
@@ -120,6 +140,7 @@ class RequestUpdate(NamedTuple):
     finish: Finish | None = None
     prefill: PrefillReport | None = None
     events: tuple[tuple[EventKind, float], ...] = ()
+    history: RequestHistory | None = None
 
 
 @dataclass(frozen=True, slots=True)

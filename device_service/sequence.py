@@ -11,6 +11,7 @@ from device_service.records import (
     Admitted,
     EventKind,
     PrefillReport,
+    RequestHistory,
     UpdateSink,
     WaitingReason,
 )
@@ -33,6 +34,8 @@ class Sequence:
     `last_length` is the number of tokens, prompt included, at which the request
     ends; `ending_ids` are the tokens that end it. Both are read once, so that
     most tokens can be told not to end anything without asking vLLM.
+
+    `steps`, `scheduled_at` and `first_token_at` are for `history`.
     """
 
     request: Request
@@ -50,6 +53,9 @@ class Sequence:
     ending_ids: frozenset[int]
     row: int | None = None
     is_finished: bool = False
+    steps: int = 0
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
     prefill_report: PrefillReport | None = None
     events: list[tuple[EventKind, float]] = field(default_factory=list)
 
@@ -101,6 +107,20 @@ class Sequence:
             return True
         params = request.sampling_params
         return params is not None and params.repetition_detection is not None
+
+    def history(self, now: float) -> RequestHistory:
+        """Its life, which ends now."""
+        request = self.request
+        return RequestHistory(
+            lane=self.lane,
+            steps=self.steps,
+            preemptions=request.num_preemptions,
+            output_tokens=request.num_output_tokens,
+            queued=self.admitted_at,
+            scheduled=self.scheduled_at,
+            first_token=self.first_token_at,
+            ended=now,
+        )
 
     @property
     def is_spoken_for(self) -> bool:

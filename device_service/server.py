@@ -98,6 +98,11 @@ class DeviceServer:
         return self._port
 
     @property
+    def serving(self) -> Serving:
+        """What it can do at the moment, for those who watch it."""
+        return self._serving
+
+    @property
     def instance_id(self) -> str:
         """Changes every time the device service starts."""
         return self._serving.instance_id
@@ -128,7 +133,7 @@ class DeviceServer:
         self, engine: EngineHandle, factory: RequestFactory, grammars: GrammarKeeper
     ) -> None:
         """Take requests from now on."""
-        admission = Admission(factory, engine, grammars)
+        admission = Admission(factory, engine, grammars, self._serving.journal)
         self._serving.running = Running.of(engine, admission)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 

@@ -17,6 +17,7 @@ from device_service.admission import Admission
 from device_service.bundle import Bundle
 from device_service.description import ModelDescription
 from device_service.handle import EngineHandle
+from device_service.journal import RequestJournal
 from ttserve.errors import Reason, TTServeError
 
 if TYPE_CHECKING:
@@ -61,16 +62,20 @@ class ServiceOptions:
     """What the operator may set.
 
     `silence_limit` is in seconds: a frontend that sends nothing for so long is
-    dropped.
+    dropped. `log_requests` says what becomes of each request at INFO.
     """
 
     silence_limit: float = 5.0
     step_control: bool = False
+    log_requests: bool = False
 
 
 @dataclass
 class Serving:
-    """Shared by the servicers. Its parts appear in order and never change."""
+    """Shared by the servicers. Its parts appear in order and never change.
+
+    `stage_seconds` is how long each stage of the start took, as it ends.
+    """
 
     instance_id: str
     options: ServiceOptions
@@ -80,15 +85,29 @@ class Serving:
     refusal: TTServeError | None = None
     sessions: dict[int, Session] = field(default_factory=dict)
     clock: Callable[[], float] = monotonic
+    stage_seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.journal = RequestJournal(log_requests=self.options.log_requests)
         self._started = self.clock()
         self._sessions_opened = 0
+        self._merged_steps = 0
 
     @property
     def uptime_seconds(self) -> float:
         """Seconds since the service started."""
         return self.clock() - self._started
+
+    @property
+    def merged_steps(self) -> int:
+        """Steps that were merged for slow readers, in all sessions so far."""
+        live = sum(session.merged_steps for session in self.sessions.values())
+        return self._merged_steps + live
+
+    def forget(self, session: Session) -> None:
+        """A session has ended."""
+        del self.sessions[session.number]
+        self._merged_steps += session.merged_steps
 
     def next_session_number(self) -> int:
         """Number the sessions, from 1."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from device_service.codec.answers import abort_cause, draining, pong, rejected
+from device_service.codec.answers import abort_cause, draining, pong
 from device_service.codec.model import model_message
 from device_service.frames import FrameAssembler, too_large
 from device_service.outbox import Outbox
@@ -257,7 +257,7 @@ class Session:
             raise invalid_field("handle", f"handle {message.handle} is still live")
         if size > self._max_submission_bytes:
             error = too_large(size, self._max_submission_bytes)
-            self._outbox.put(rejected(message.handle, error))
+            self._submissions.refuse(message.handle, error)
             return
         self._submissions.submit(message, size)
 
@@ -267,7 +267,7 @@ class Session:
         try:
             data = self._frames.add(frame)
         except TTServeError as error:
-            self._outbox.put(rejected(frame.handle, error))
+            self._submissions.refuse(frame.handle, error)
             return
         if data is not None:
             self._submissions.submit_bytes(frame.handle, data)

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from device_service.grammar import normalise_structured_outputs
 from device_service.mesh.factory import make_mesh
 from device_service.mesh.interface import Driver, Mesh
 from device_service.mesh_check import check_mesh
+from device_service.metrics.exporter import Exporter
 from device_service.resolve import Resolved, resolve
 from device_service.sampling.interface import HostSampling
 from device_service.sampling_policy import host_sampling
@@ -78,26 +80,41 @@ async def run(config: DeviceConfig) -> int:
         await check_mesh(mesh)
         return 0
     options = ServiceOptions(
-        silence_limit=config.heartbeat_timeout, step_control=config.enable_step_control
+        silence_limit=config.heartbeat_timeout,
+        step_control=config.enable_step_control,
+        log_requests=config.engine["enable_log_requests"],
     )
     server = DeviceServer(str(config.listen), options)
     await server.start()
     logger.info("listening on %s:%d", config.listen.host, server.port)
-    service = _Service(config, server, mesh)
+    exporter = Exporter(server.serving, config.mesh)
+    service = _Service(config, server, mesh, exporter)
     try:
+        if config.metrics_port is not None:
+            port = exporter.start(config.metrics_host, config.metrics_port)
+            logger.info("metrics on http://%s:%d/metrics", config.metrics_host, port)
         return await service.live(stop)
     finally:
         await service.close()
+        await exporter.stop()
         await server.stop()
 
 
 class _Service:
     """One life. Event loop only."""
 
-    def __init__(self, config: DeviceConfig, server: DeviceServer, mesh: Mesh) -> None:
+    def __init__(
+        self,
+        config: DeviceConfig,
+        server: DeviceServer,
+        mesh: Mesh,
+        exporter: Exporter,
+    ) -> None:
         self._config = config
         self._server = server
         self._mesh = mesh
+        self._exporter = exporter
+        self._stage = partial(_stage, seconds=server.serving.stage_seconds)
         self._device = Device(mesh)
         self._thread = DeviceThread()
         self._engine: Engine | None = None
@@ -129,32 +146,32 @@ class _Service:
             self._engine.stop()
             await self._thread.call(self._engine.join, ENGINE_END_SECONDS)
         if self._device.touched:
-            async with _stage("closing the mesh"):
+            async with self._stage("closing the mesh"):
                 await self._thread.call(self._device.close)
 
     async def _start(self) -> None:
         began = time.monotonic()
         call = self._thread.call
-        async with _stage("reading the model's configuration"):
+        async with self._stage("reading the model's configuration"):
             resolved = await call(resolve, self._config, self._mesh, logger.info)
             description, bundle = await call(_describe, resolved, self._mesh)
         logger.info("%s", effective_configuration(resolved, description))
         self._server.publish(description, bundle)
-        async with _stage("opening the mesh"):
+        async with self._stage("opening the mesh"):
             await call(self._device.open, resolved.capabilities.fabric_config)
-        async with _stage("loading the weights"):
+        async with self._stage("loading the weights"):
             loaded = await call(self._device.load, resolved)
-        async with _stage("allocating the KV cache"):
+        async with self._stage("allocating the KV cache"):
             driver = await call(self._device.allocate, loaded, resolved)
         if self._config.tt.enable_model_warmup:
-            async with _stage("warming up"):
+            async with self._stage("warming up"):
                 await call(self._device.warm_up)
         else:
             logger.warning(
                 "tt.enable_model_warmup is off: requests pay for the first step of "
                 "every shape"
             )
-        async with _stage("preparing sampling and grammars"):
+        async with self._stage("preparing sampling and grammars"):
             sampling = await call(host_sampling, resolved, self._mesh, driver)
         engine = await call(_engine, resolved, driver, sampling)
         await call(freeze_gc_heap)
@@ -179,6 +196,8 @@ class _Service:
         )
         engine.start()
         self._engine = engine
+        if self._config.metrics_port is not None:
+            self._exporter.follow(engine.step_log, self._device.unwarmed_shapes)
         await self._server.open_for_requests(engine, factory, sampling.grammars)
 
 
@@ -218,8 +237,11 @@ async def _before(stop: StopRequest, work: asyncio.Task[Any]) -> bool:
 
 
 @asynccontextmanager
-async def _stage(name: str) -> AsyncIterator[None]:
-    """Say how long something took, and every ten seconds that it goes on."""
+async def _stage(name: str, seconds: dict[str, float]) -> AsyncIterator[None]:
+    """Say how long something took, and every ten seconds that it goes on.
+
+    What it took is put into `seconds`.
+    """
     began = time.monotonic()
 
     async def remind() -> None:
@@ -232,4 +254,5 @@ async def _stage(name: str) -> AsyncIterator[None]:
         yield
     finally:
         reminder.cancel()
-    logger.info("%s: %.1f s", name, time.monotonic() - began)
+    seconds[name] = time.monotonic() - began
+    logger.info("%s: %.1f s", name, seconds[name])

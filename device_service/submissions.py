@@ -57,6 +57,7 @@ class Entry:
 
     stage: Stage = Stage.CHECKING
     request_id: str = ""
+    external_request_id: str = ""
     group: Group | None = None
     aborted: bool = False
 
@@ -104,7 +105,7 @@ class Submissions:
         entry = self._enter(message.handle)
         if entry is None:
             return
-        entry.group = self._group(message)
+        self._read(entry, message)
         if size > INLINE_BYTES or message.HasField("structured_output"):
             self._check_aside(message.handle, message)
         else:
@@ -115,8 +116,14 @@ class Submissions:
         if self._enter(handle) is not None:
             self._check_aside(handle, data)
 
-    def refuse(self, handle: int, error: TTServeError) -> None:
-        """Answer a submission that did not get as far as to be taken."""
+    def refuse(
+        self, handle: int, error: TTServeError, entry: Entry | None = None
+    ) -> None:
+        """Answer a submission that is not taken; `entry` if it has got so far."""
+        known = entry or Entry()
+        self._admission.journal.refuse(
+            error, known.request_id, known.external_request_id
+        )
         self._stream.outbox.put(rejected(handle, error))
 
     def abort(self, handles: Iterable[int], cause: AbortCause) -> None:
@@ -138,6 +145,7 @@ class Submissions:
 
     def apply(self, step: StepUpdates) -> None:
         """Take what a step did: release what ended, queue what is wanted."""
+        self._admission.journal.step(step.stats)
         wanted: list[RequestUpdate] = []
         for update in step.updates:
             entry = self._entries.get(update.handle)
@@ -146,7 +154,7 @@ class Submissions:
             if not entry.aborted:
                 wanted.append(update)
             if update.finish is not None:
-                self._admission.release(entry.request_id)
+                self._admission.release(entry.request_id, update)
                 self._leave(update.handle)
         if not self._abandoned:
             self._stream.outbox.add(step, wanted)
@@ -207,11 +215,17 @@ class Submissions:
                 content = await loop.run_in_executor(
                     checkers, parse_submission, content, handle
                 )
-                self._entries[handle].group = self._group(content)
+                self._read(self._entries[handle], content)
             outcome = await loop.run_in_executor(checkers, self._examine, content)
         except TTServeError as error:
             outcome = error
         self._arrived(handle, outcome)
+
+    def _read(self, entry: Entry, message: generation_pb2.Submission) -> None:
+        """Note who it is, and with whom it comes."""
+        entry.request_id = message.request_id
+        entry.external_request_id = message.external_request_id
+        entry.group = self._group(message)
 
     def _group(self, message: generation_pb2.Submission) -> Group | None:
         """The family to wait for; None where there is none that could complete."""
@@ -248,21 +262,21 @@ class Submissions:
             if child is None:
                 self._leave(handle)
             elif error is None and isinstance(child, Candidate):
-                self._accept(handle, child)
+                self._accept(handle)
             else:
                 own = child if isinstance(child, TTServeError) else error
                 assert own is not None
                 self._reject(handle, own)
 
-    def _accept(self, handle: int, candidate: Candidate) -> None:
+    def _accept(self, handle: int) -> None:
         entry = self._entries[handle]
         entry.stage = Stage.RUNNING
-        entry.request_id = candidate.request.request_id
         self._stream.outbox.put(accepted(handle))
 
     def _reject(self, handle: int, error: TTServeError) -> None:
+        entry = self._entries[handle]
         self._leave(handle)
-        self.refuse(handle, error)
+        self.refuse(handle, error, entry)
 
     def _leave(self, handle: int) -> None:
         self._entries.pop(handle, None)

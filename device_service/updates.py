@@ -50,11 +50,12 @@ class UpdateBoard:
         """Deliver everything posted since the last flush."""
         if not self._posted:
             return
+        now = self._clock()
         pending: dict[UpdateSink, list[RequestUpdate]] = {}
         sessions: dict[UpdateSink, int] = {}
         for posted in self._posted:
             sequence = posted[0]
-            pending.setdefault(sequence.sink, []).append(_update(*posted))
+            pending.setdefault(sequence.sink, []).append(_update(now, *posted))
             sessions[sequence.sink] = sequence.session_number
         self._posted.clear()
         running: Counter[int] = Counter()
@@ -62,7 +63,7 @@ class UpdateBoard:
         for sequence in live:
             held = waiting if sequence.row is None else running
             held[sequence.session_number] += 1
-        now, usage = self._clock(), self._kv_usage()
+        usage = self._kv_usage()
         for sink, updates in pending.items():
             session = sessions[sink]
             prefills = [u.prefill for u in updates if u.prefill is not None]
@@ -78,6 +79,7 @@ class UpdateBoard:
 
 
 def _update(
+    now: float,
     sequence: Sequence,
     token_ids: list[int],
     logprobs: list[TokenLogprobs] | None,
@@ -88,7 +90,12 @@ def _update(
     events: tuple[tuple[EventKind, float], ...] = ()
     if token_ids:
         prefill, sequence.prefill_report = sequence.prefill_report, None
+        if prefill is not None:
+            sequence.first_token_at = now
     if sequence.events:
         events = tuple(sequence.events)
         sequence.events.clear()
-    return RequestUpdate(sequence.handle, token_ids, logprobs, finish, prefill, events)
+    history = None if finish is None else sequence.history(now)
+    return RequestUpdate(
+        sequence.handle, token_ids, logprobs, finish, prefill, events, history
+    )

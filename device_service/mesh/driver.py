@@ -34,6 +34,7 @@ from device_service.models.contract import (
     Adapter,
     AllocatesPerLayer,
     AllocatesUniform,
+    CountsShapes,
     DescribesKVLayers,
     EnablesDeviceGrammar,
     KVLayer,
@@ -154,6 +155,14 @@ class LoadedModel:
             return sum(buffers.values())
         per_token = sum(layer.bytes_per_token() for layer in self._layers)
         return self._spec.block_size * per_token
+
+    @property
+    def unwarmed_shapes(self) -> int:
+        """Decode shapes that came after warm-up for the first time; 0 for an adapter
+        that does not count them. Any thread.
+        """
+        model = self._model
+        return model.unwarmed_shapes if isinstance(model, CountsShapes) else 0
 
     def allocate(self, num_blocks: int, max_model_len: int) -> AdapterDriver:
         """Allocate `num_blocks` per lane (null block included), zero-filled.

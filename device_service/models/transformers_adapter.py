@@ -62,6 +62,11 @@ class TransformersAdapter(SamplingAdapter):
         self.decode_shapes = DecodeShapes()
         self.tt_supported_decode_batch_sizes = powers_of_two(self._rows_per_lane)
 
+    @property
+    def unwarmed_shapes(self) -> int:
+        """Decode shapes that warm-up has not met."""
+        return self.decode_shapes.unwarmed
+
     @classmethod
     def initialize_vllm_model(
         cls,

@@ -197,7 +197,10 @@ class Lane:
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = cached_tokens
         request.is_prefill_chunk = True
-        sequence.events.append((EventKind.SCHEDULED, self._clock()))
+        now = self._clock()
+        sequence.events.append((EventKind.SCHEDULED, now))
+        if sequence.scheduled_at is None:
+            sequence.scheduled_at = now
 
     def _schedule(self, sequence: Sequence, num_tokens: int) -> PlannedRow:
         """Count the tokens as computed and describe the row's share of the step."""
@@ -259,6 +262,7 @@ class Lane:
 
     def settle(self, sequence: Sequence, row: PlannedRow) -> None:
         """The row's share of a step succeeded: its full blocks may be shared."""
+        sequence.steps += 1
         request = sequence.request
         request.num_in_flight_tokens -= row.num_tokens
         if row.emits:

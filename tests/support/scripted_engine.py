@@ -28,6 +28,7 @@ from device_service.records import (
     OverlapVerdict,
     Phase,
     PrefillReport,
+    RequestHistory,
     RequestUpdate,
     RowRecord,
     RowState,
@@ -213,6 +214,7 @@ class ScriptedEngine:
                 events=((EventKind.QUEUED, now), (EventKind.SCHEDULED, now))
                 if first
                 else (),
+                history=None if finish is None else _history(job),
             ),
         )
         if finish is not None:
@@ -262,7 +264,8 @@ class ScriptedEngine:
 
     def _end(self, job: Job, finish: Finish) -> None:
         del self.jobs[job.request.request_id]
-        self._post(job, RequestUpdate(job.admitted.handle, [], finish=finish))
+        handle, history = job.admitted.handle, _history(job)
+        self._post(job, RequestUpdate(handle, [], finish=finish, history=history))
 
     def _end_all(self, error: TTServeError) -> None:
         for job in list(self.jobs.values()):
@@ -319,6 +322,20 @@ class ScriptedEngine:
             total_blocks=64,
             free_blocks=64 - len(jobs),
         )
+
+
+def _history(job: Job) -> RequestHistory:
+    now = time.monotonic()
+    return RequestHistory(
+        lane=0,
+        steps=job.produced,
+        preemptions=0,
+        output_tokens=job.produced,
+        queued=now,
+        scheduled=now,
+        first_token=now,
+        ended=now,
+    )
 
 
 def _answered(value: T) -> Future[T]:

@@ -79,29 +79,30 @@ TABLE: dict[tuple[str, str], str] = {
 --max-logprobs --max-lora-rank --max-loras --max-model-len --max-num-batched-tokens
 --max-num-queued-reqs --max-num-queued-tokens --max-num-scheduled-tokens
 --max-num-seqs --max-parallel-loading-workers --max-queued-requests
---media-io-kwargs --mesh --mm-encoder-attn-backend --mm-encoder-attn-dtype
---mm-encoder-fp8-scale-path --mm-encoder-fp8-scale-save-margin
---mm-encoder-fp8-scale-save-path --mm-encoder-tp-mode --mm-hasher-algorithm
---mm-ipc-gpu-memory-gb --mm-processor-cache-gb --mm-processor-cache-type
---mm-processor-device --mm-processor-kwargs --mm-shm-cache-max-object-size-mb
---mm-tensor-ipc --model --model-class-overrides --model-impl
---model-loader-extra-config --moe-backend --nnodes --node-rank
---num-gpu-blocks-override --offload-backend --offload-group-size
---offload-num-in-group --offload-prefetch-step --optimization-level
---override-generation-config --per-request-spec-decode-metrics --performance-mode
---pipeline-parallel-size --pooler-config --prefill-context-parallel-size
---prefill-schedule-interval --prefix-cache-retention-interval
---prefix-caching-hash-algo --prefix-match-unit --profiler-config
---pt-load-map-location --quantization --quantization-config --reasoning-config
---reasoning-parser --reasoning-parser-plugin --replayssm-buffer-len --revision
---runner --safetensors-load-strategy --safetensors-prefetch-block-size
---safetensors-prefetch-num-threads --scheduler-cls --scheduling-policy --seed
---shutdown-grace --sparse-indexer-topk-backend --spec-method --spec-model
---spec-tokens --speculative-config --step-ring --structured-outputs-config
---tensor-parallel-size --threads --tokenizer --tokenizer-mode --tokenizer-revision
---ubatch-size --video-pruning-method --video-pruning-rate --watermark
---watermark-config --weight-transfer-config --worker-cls --worker-extension-cls -ac
--cc -dc -dcp -dp -dpa -dpb -dpl -dpn -dpp -dpr -n -pcp -pp -q -r -sc -tp
+--media-io-kwargs --mesh --metrics-host --mm-encoder-attn-backend
+--mm-encoder-attn-dtype --mm-encoder-fp8-scale-path
+--mm-encoder-fp8-scale-save-margin --mm-encoder-fp8-scale-save-path
+--mm-encoder-tp-mode --mm-hasher-algorithm --mm-ipc-gpu-memory-gb
+--mm-processor-cache-gb --mm-processor-cache-type --mm-processor-device
+--mm-processor-kwargs --mm-shm-cache-max-object-size-mb --mm-tensor-ipc --model
+--model-class-overrides --model-impl --model-loader-extra-config --moe-backend
+--nnodes --node-rank --num-gpu-blocks-override --offload-backend
+--offload-group-size --offload-num-in-group --offload-prefetch-step
+--optimization-level --override-generation-config --per-request-spec-decode-metrics
+--performance-mode --pipeline-parallel-size --pooler-config
+--prefill-context-parallel-size --prefill-schedule-interval
+--prefix-cache-retention-interval --prefix-caching-hash-algo --prefix-match-unit
+--profiler-config --pt-load-map-location --quantization --quantization-config
+--reasoning-config --reasoning-parser --reasoning-parser-plugin
+--replayssm-buffer-len --revision --runner --safetensors-load-strategy
+--safetensors-prefetch-block-size --safetensors-prefetch-num-threads --scheduler-cls
+--scheduling-policy --seed --shutdown-grace --sparse-indexer-topk-backend
+--spec-method --spec-model --spec-tokens --speculative-config --step-ring
+--structured-outputs-config --tensor-parallel-size --threads --tokenizer
+--tokenizer-mode --tokenizer-revision --ubatch-size --video-pruning-method
+--video-pruning-rate --watermark --watermark-config --weight-transfer-config
+--worker-cls --worker-extension-cls -ac -cc -dc -dcp -dp -dpa -dpb -dpl -dpn -dpp
+-dpr -n -pcp -pp -q -r -sc -tp
 """,
     ("device", "some"): """
 --allowed-media-domains --collect-detailed-traces --cpu-offload-params

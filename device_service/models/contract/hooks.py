@@ -161,3 +161,15 @@ class ReleasesCaptures(Protocol):
 
     def release_persistent_capture(self) -> None:
         """Called once, while the mesh is open; nothing is called afterwards."""
+
+
+# --------------------------------------------------------------------- for metrics
+
+
+@runtime_checkable
+class CountsShapes(Protocol):
+    """Runs decode at fixed shapes and counts those that warm-up has not met:
+    ttserve's own extension.
+    """
+
+    unwarmed_shapes: int

@@ -1,0 +1,29 @@
+"""Options of the command line about logs and metrics."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_observing_options(own: Any) -> None:
+    """Add them to the group of our own options."""
+    own.add_argument(
+        "--metrics-port",
+        metavar="PORT",
+        type=_port,
+        help="Serve Prometheus metrics at /metrics on this port; 0 takes a free one. "
+        "Unset means none.",
+    )
+    own.add_argument(
+        "--metrics-host",
+        metavar="HOST",
+        default="127.0.0.1",
+        help="Address of the metrics port.",
+    )
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) < 65536:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
