@@ -205,7 +205,8 @@ class Session:
             )
         elif event == "ping":
             silence = self._running.engine.silence_seconds()
-            self._outbox.put(pong(message.ping.sequence, silence))
+            live = len(self._running.admission)
+            self._outbox.put(pong(message.ping.sequence, silence, live))
         elif event == "submit":
             self._submit(message.submit, size)
         elif event == "frame":

@@ -68,13 +68,19 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_device_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("device service")
-    group.add_argument("--device-service", metavar="HOST:PORT", help="required")
+    group = parser.add_argument_group("device services")
+    group.add_argument(
+        "--device-service",
+        action="append",
+        metavar="HOST:PORT",
+        help="required; HOST:PORT,HOST:PORT,... for several (or repeat the option), "
+        "or one DNS name with several addresses, which is looked up again and again",
+    )
     group.add_argument(
         "--device-timeout",
         type=_positive,
         metavar="S",
-        help="give up when it has not described its model after S seconds "
+        help="give up when none has described its model after S seconds "
         "(default: wait for ever, with a line every 10 s)",
     )
     group.add_argument(
@@ -89,7 +95,7 @@ def _add_device_options(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=LOST_AFTER_SECONDS,
         metavar="S",
-        help="seconds of silence after which it counts as lost (%(default)s)",
+        help="seconds of silence after which one counts as lost (%(default)s)",
     )
     group.add_argument(
         "--name", type=_short_name, help="this frontend's name in its logs and metrics"

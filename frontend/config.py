@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from frontend import command_line, options
-from frontend.address import DeviceAddress, parse_device_address
+from frontend.address import DeviceAddress, parse_device_addresses
 from ttserve.client_security import ChannelSecurity, channel_security
 from ttserve.errors import StartupError
 
@@ -66,13 +66,14 @@ class HttpConfig:
 class FrontendConfig:
     """Everything that was decided on the command line.
 
-    `vllm_arguments` are options of `options.ACCEPTED`, not parsed yet.
-    `device_timeout` is how many seconds the frontend waits for the device
+    `devices` are the device services, in the order given; a single name may
+    stand for several. `vllm_arguments` are options of `options.ACCEPTED`, not
+    parsed yet. `device_timeout` is how many seconds the frontend waits for a device
     service to describe its model; None waits for ever.
     """
 
     name: str
-    device: DeviceAddress
+    devices: tuple[DeviceAddress, ...]
     device_security: ChannelSecurity
     device_timeout: float | None
     liveness: Liveness
@@ -96,7 +97,7 @@ def read_command_line(
         raise StartupError("--lost-after must be more than --ping-interval")
     return FrontendConfig(
         name=own.name or f"{socket.gethostname()[:40]}-{os.getpid()}",
-        device=parse_device_address(own.device_service),
+        devices=parse_device_addresses(own.device_service),
         device_security=channel_security(own, environ),
         device_timeout=own.device_timeout,
         liveness=Liveness(own.ping_interval, own.lost_after),

@@ -6,15 +6,15 @@ import asyncio
 import logging
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
-
-import grpc.aio
 
 from frontend.config import FrontendConfig
 from frontend.device.bundle import private_directory
-from frontend.device.channel import open_channel
-from frontend.device.connection import Connection, ModelChanged
+from frontend.device.connection import Connection, Listeners, ModelChanged
+from frontend.device.fleet import Fleet, Member, MemberRequests, open_fleet
 from frontend.http.context import InFlight
 from frontend.http.front_door import FrontDoor
 from frontend.http.metrics_door import metrics_app
@@ -96,8 +96,8 @@ class Frontend:
         """Start, then stay connected; returns only when a new process is needed."""
         async with AsyncExitStack() as stack:
             directory = stack.enter_context(private_directory())
-            channel = await stack.enter_async_context(
-                open_channel(self._config.device, self._config.device_security)
+            fleet = await stack.enter_async_context(
+                open_fleet(self._config.devices, self._config.device_security)
             )
             watch = StopWatch()
             lag = asyncio.create_task(self._metrics.watch_event_loop())
@@ -105,36 +105,43 @@ class Frontend:
             loading = asyncio.create_task(load_vllm())
             stack.callback(loading.cancel)
             self._lifecycle.waiting_for = "waiting for the device service"
-            described = await describe_model(channel, self._config, directory)
+            described = await describe_model(fleet, self._config, directory)
             watch.lap("device service")
             self._lifecycle.waiting_for = "vLLM is being loaded"
             await loading
             watch.lap("rest of imports")
-            engine = await build_engine(described, self._config, self._metrics.failed)
+            engine = await build_engine(described, self._config, self._metrics)
             self._engine = engine
             watch.lap("engine")
-            connection = Connection(
-                channel,
-                self._config.name,
-                self._config.liveness,
-                engine.client,
-                self._metrics,
-            )
-            self._lifecycle.connection = connection
-            await self._open_door(engine, channel, stack, server)
+            self._lifecycle.fleet = fleet
+            await self._open_door(engine, fleet, stack, server)
             watch.lap("app")
             logger.info("started in %s", watch)
             try:
-                await connection.run(described.model.fingerprint)
+                await fleet.run(described.model, partial(self._connect, engine))
             except ModelChanged as changed:
                 logger.error("%s", changed)
                 return MODEL_CHANGED_EXIT
-        raise AssertionError("a connection ends by an exception only")
+        raise AssertionError("a fleet ends by an exception only")
+
+    def _connect(
+        self, engine: Engine, member: Member, refused: Callable[[], None]
+    ) -> tuple[Connection, MemberRequests]:
+        """What a device service needs to be used by the engine."""
+        requests = engine.client.add_device(str(member.address))
+        metrics = self._metrics.add_device(member)
+        connection = Connection(
+            (str(member.address), member.channel),
+            self._config.name,
+            self._config.liveness,
+            Listeners(requests, metrics, refused),
+        )
+        return connection, requests
 
     async def _open_door(
         self,
         engine: Engine,
-        channel: grpc.aio.Channel,
+        fleet: Fleet,
         stack: AsyncExitStack,
         server: HttpServer,
     ) -> None:
@@ -142,7 +149,7 @@ class Frontend:
         from frontend.app import build_app, refresh_certificates
         from frontend.inspect.relay import Relays
 
-        relays = Relays(lambda: {str(self._config.device): channel})
+        relays = Relays(fleet.channels)
         app = await build_app(
             engine, self._config.http, self._lifecycle, self._in_flight, relays
         )

@@ -1,4 +1,4 @@
-"""From an address to an engine: ask the device service, load vLLM, put together.
+"""From addresses to an engine: ask the device services, load vLLM, put together.
 
 vLLM takes seconds to import, the device service perhaps minutes to load its
 model: both go on at the same time.
@@ -7,6 +7,7 @@ model: both go on at the same time.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import resource
 import sys
@@ -17,17 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import grpc.aio
-
 from frontend.config import FrontendConfig
 from frontend.device.bundle import fetch_bundle
 from frontend.device.channel import Patience, ask_patiently, get_model
-from ttserve.errors import Reason
+from frontend.device.fleet import Fleet, Member
 from ttserve.v1.device_pb2_grpc import DeviceStub
 from ttserve.v1.model_pb2 import Model
 
 if TYPE_CHECKING:
     from frontend.engine.build import Engine
+    from frontend.engine.client import RequestCounter
 
 logger = logging.getLogger(__name__)
 
@@ -63,25 +63,87 @@ class Described:
 
 
 async def describe_model(
-    channel: grpc.aio.Channel, config: FrontendConfig, directory: Path
+    fleet: Fleet, config: FrontendConfig, directory: Path
+) -> Described:
+    """Ask all until one has said what its model is and sent its files.
+
+    One that cannot be worked with is left out; when that is true of all, or none is
+    known or answers within `device_timeout`, it is a StartupError.
+    """
+    patience = Patience(config.devices[0], config.device_timeout)
+    while not fleet.members:
+        await patience.pause(fleet.lookup_failure or "its name is being looked up")
+    fetching = asyncio.Lock()
+    numbers = itertools.count(1)
+    asking: dict[Member, asyncio.Task[Described]] = {}
+    try:
+        while True:
+            fleet.changed.clear()
+            for gone in asking.keys() - set(fleet.members):
+                asking.pop(gone).cancel()
+            for member in fleet.members:
+                if member not in asking:
+                    own = _subdirectory(directory, next(numbers))
+                    asking[member] = asyncio.create_task(
+                        _ask(member, config, own, fetching)
+                    )
+            if (described := await _first_answer(asking, fleet)) is not None:
+                return described
+    finally:
+        for task in asking.values():
+            task.cancel()
+        await asyncio.gather(*asking.values(), return_exceptions=True)
+
+
+def _subdirectory(directory: Path, number: int) -> Path:
+    own = directory / str(number)
+    own.mkdir()
+    return own
+
+
+async def _ask(
+    member: Member, config: FrontendConfig, directory: Path, fetching: asyncio.Lock
 ) -> Described:
     """Ask until the model is known; then fetch its files."""
-    stub = DeviceStub(channel)
-    patience = Patience(config.device, config.device_timeout)
+    stub = DeviceStub(member.channel)
+    patience = Patience(member.address, config.device_timeout)
     answer = await get_model(stub, patience)
     trusted = answer.model.settings.trust_remote_code
-    names = await ask_patiently(
-        lambda: fetch_bundle(stub, directory, python_files=trusted), patience
-    )
+
+    async def fetch() -> list[str]:
+        async with fetching:  # one at a time: the first to have them all will do
+            return await fetch_bundle(stub, directory, python_files=trusted)
+
+    names = await ask_patiently(fetch, patience)
     logger.info(
         "model %s (%s, %d tokens) of device service %s, %d files",
         answer.model.served_names[0],
         answer.model.architecture,
         answer.model.max_sequence_tokens,
-        config.device,
+        member.address,
         len(names),
     )
     return Described(answer.model, directory)
+
+
+async def _first_answer(
+    asking: dict[Member, asyncio.Task[Described]], fleet: Fleet
+) -> Described | None:
+    """Wait for an answer or for other members; raises when all answers are errors."""
+    changed = asyncio.create_task(fleet.changed.wait())
+    pending = {task for task in asking.values() if not task.done()}
+    try:
+        await asyncio.wait({changed, *pending}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        changed.cancel()
+    done = [task for task in asking.values() if task.done() and not task.cancelled()]
+    errors = [error for task in done if (error := task.exception()) is not None]
+    if len(errors) == len(asking):
+        raise errors[0]
+    for error in (task.exception() for task in done if task in pending):
+        if error is not None:
+            logger.error("%s", error)
+    return next((task.result() for task in done if task.exception() is None), None)
 
 
 async def load_vllm() -> None:
@@ -90,12 +152,12 @@ async def load_vllm() -> None:
 
 
 async def build_engine(
-    described: Described, config: FrontendConfig, count: Callable[[Reason], None]
+    described: Described, config: FrontendConfig, counter: RequestCounter
 ) -> Engine:
     """Tokenizer, renderer and the rest of vLLM's front half, beside the event loop."""
     from frontend.engine.build import build
 
-    return await in_daemon_thread(lambda: build(described, config, count))
+    return await in_daemon_thread(lambda: build(described, config, counter))
 
 
 async def in_daemon_thread(work: Callable[[], T]) -> T:

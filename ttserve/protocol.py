@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-PROTOCOL_MINOR = 1
-"""Minor of `ttserve.v1` that this version speaks; minors only add."""
+PROTOCOL_MINOR = 2
+"""Minor of `ttserve.v1` that this version speaks; minors only add.
+
+2: `Pong.live_requests`.
+"""
 
 OLDEST_PROTOCOL_MINOR = 1
 """Oldest minor of the other side that this version still works with."""

@@ -28,11 +28,15 @@ def rejected(handle: int, error: TTServeError) -> device_pb2.AttachResponse:
     )
 
 
-def pong(sequence: int, engine_silence_seconds: float) -> device_pb2.AttachResponse:
-    """The device service lives."""
+def pong(
+    sequence: int, engine_silence_seconds: float, live_requests: int
+) -> device_pb2.AttachResponse:
+    """The device service lives, and has so many requests of all sessions."""
     return device_pb2.AttachResponse(
         pong=device_pb2.Pong(
-            sequence=sequence, engine_silence_ms=int(engine_silence_seconds * 1000)
+            sequence=sequence,
+            engine_silence_ms=int(engine_silence_seconds * 1000),
+            live_requests=live_requests,
         )
     )
 

@@ -45,12 +45,13 @@ class Decoding:
     """What one request's outputs need to know of the ones before.
 
     vLLM takes the first output of a request for its first token, so what comes
-    ahead of that (events, the prefill report) waits here.
+    ahead of that (events, the prefill report) waits here. `begun` is set by then.
     """
 
     request_id: str
     events: list[EngineCoreEvent] = field(default_factory=list)
     prefill: PrefillStats | None = None
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,15 @@ class DecodedStep:
     """One message's worth: outputs in order, and what ended.
 
     A failed request is in `failures`, and in `outputs` with FinishReason.ERROR,
-    so that vLLM counts it and forgets its state.
+    so that vLLM counts it and forgets its state. One that failed before its first
+    token is in `stillborn` only: it may yet run elsewhere.
     """
 
     outputs: EngineCoreOutputs
     failures: list[Failure]
-    finished_handles: list[int]
+    begun_handles: list[int] = field(default_factory=list)
+    finished_handles: list[int] = field(default_factory=list)
+    stillborn: list[tuple[int, TTServeError]] = field(default_factory=list)
 
 
 def decode_step(
@@ -83,15 +87,24 @@ def decode_step(
     """
     outputs: list[EngineCoreOutput] = []
     failures: list[Failure] = []
+    begun: list[int] = []
     finished: list[int] = []
+    stillborn: list[tuple[int, TTServeError]] = []
     for handle, token_ids, extra in _per_request(step):
         decoding = find(handle)
         if decoding is None:
             continue
+        error = None if extra is None else _error(extra)
+        if not decoding.begun:
+            if error is not None and not token_ids:
+                stillborn.append((handle, error))
+                continue
+            if token_ids:
+                decoding.begun = True
+                begun.append(handle)
         if extra is None:
             outputs += _plain(decoding, token_ids)
             continue
-        error = _error(extra)
         outputs += _with_extra(decoding, token_ids, extra, error)
         if extra.HasField("finish"):
             finished.append(handle)
@@ -106,7 +119,9 @@ def decode_step(
             timestamp=step.monotonic_seconds,
         ),
         failures,
+        begun,
         finished,
+        stillborn,
     )
 
 

@@ -43,9 +43,11 @@ _INT32 = range(-(2**31), 2**31)
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What a submission carries that vLLM's request does not know."""
+    """What a submission carries that vLLM's request does not know.
 
-    handle: int
+    Its handle is given when it is sent.
+    """
+
     external_request_id: str = ""
     group: SubmissionGroup | None = None
 
@@ -61,7 +63,6 @@ def encode_submission(
     prompt = request.prompt_token_ids or []
     _check_prompt(prompt, params, model)
     return Submission(
-        handle=envelope.handle,
         request_id=_request_id(request),
         prompt_token_ids=prompt,
         sampling=encode_sampling(params, model.vocab_size),

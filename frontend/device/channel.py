@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -30,6 +31,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 RETRY_SECONDS = 0.2
 REMIND_SECONDS = 10.0
 CALL_SECONDS = 5.0
+HEALTH_RETRY_SECONDS = 0.1
 
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -48,7 +50,12 @@ _OPTIONS = (
 def open_channel(
     address: DeviceAddress, security: ChannelSecurity = PLAIN
 ) -> grpc.aio.Channel:
-    """A channel that connects when it is first used, again and again."""
+    """A channel that connects when it is first used, again and again.
+
+    A certificate is checked for the name that an address was looked up by.
+    """
+    if address.server_name and security.server_name is None:
+        security = dataclasses.replace(security, server_name=address.server_name)
     return channels.open_channel(address.target, _OPTIONS, security)
 
 
@@ -131,6 +138,27 @@ async def is_serving(channel: grpc.aio.Channel) -> bool:
         return error.code() is grpc.StatusCode.UNIMPLEMENTED
     serving: bool = answer.status == health_pb2.HealthCheckResponse.SERVING
     return serving
+
+
+async def follow_health(channel: grpc.aio.Channel) -> AsyncIterator[bool]:
+    """Whether requests can be served, now and after every change; does not end.
+
+    One without a health service can, always. While it cannot be asked nothing is
+    said: the session's own heartbeat notices that.
+    """
+    request = health_pb2.HealthCheckRequest(service=DEVICE_SERVICE)
+    while True:
+        watching = health_pb2_grpc.HealthStub(channel).Watch(request)
+        try:
+            async for answer in watching:
+                yield answer.status == health_pb2.HealthCheckResponse.SERVING
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                yield True
+                return
+        finally:
+            watching.cancel()
+        await asyncio.sleep(HEALTH_RETRY_SECONDS)
 
 
 def describe(error: TTServeError) -> str:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from vllm.envs import enable_envs_cache
 
 from frontend.config import FrontendConfig
-from frontend.engine.client import GrpcEngineClient
+from frontend.engine.client import GrpcEngineClient, RequestCounter
 from frontend.engine.llm import RemoteLLM, TruncationSide
 from frontend.engine.vllm_config import build_vllm_config
 from frontend.startup import Described
 from frontend.vllm_options import complete_for_model, parse_server_options
-from ttserve.errors import Reason, StartupError
+from ttserve.errors import StartupError
 from ttserve.model_info import MODEL_INFO_FILE, seed_model_info
 from ttserve.text_models import register_text_models
 from ttserve.v1.model_pb2 import Model
@@ -38,14 +37,14 @@ class Engine:
 
 
 def build(
-    described: Described, config: FrontendConfig, count: Callable[[Reason], None]
+    described: Described, config: FrontendConfig, counter: RequestCounter
 ) -> Engine:
     """Build the engine; takes a second or two, and needs no event loop."""
     arguments = parse_server_options(config.vllm_arguments)
     complete_for_model(arguments, described.model)
     _seed_model_info(described.directory)
     register_text_models([described.model.architecture])
-    client = GrpcEngineClient(described.model, count)
+    client = GrpcEngineClient(described.model, counter)
     try:
         llm = RemoteLLM(
             build_vllm_config(described.model, described.directory, arguments),

@@ -29,6 +29,7 @@ from frontend.codec.outputs import Failure
 from frontend.engine.client import GrpcEngineClient
 from frontend.engine.failures import as_vllm_error
 from frontend.engine.outputs import MendedOutputProcessor
+from frontend.engine.requests import Placement
 from frontend.http.notes import Notes, current_notes, note_failure
 from ttserve.choices import choice_grammar
 from ttserve.errors import TTServeError
@@ -148,7 +149,7 @@ class RemoteLLM(AsyncLLM):
         notes = self._notes[queue] = current_notes()
         try:
             admission = await self.engine_core.submit(
-                request, notes.request_id, family.group if family else None
+                request, notes.request_id, family.placement if family else Placement()
             )
             if family is None:
                 await admission
@@ -184,7 +185,8 @@ class RemoteLLM(AsyncLLM):
         family = self._families.get(parent.request_id)
         if family is None:
             group = SubmissionGroup(group_id=next(self._group_ids), count=parent.n)
-            family = self._families[parent.request_id] = _Family(group)
+            family = _Family(Placement(group=group), parent.n)
+            self._families[parent.request_id] = family
         return family
 
     def _withdraw(self, request_id: str) -> None:
@@ -212,14 +214,15 @@ class RemoteLLM(AsyncLLM):
 class _Family:
     """The children of one request with n > 1, until the last one is submitted."""
 
-    def __init__(self, group: SubmissionGroup) -> None:
-        self.group = group
+    def __init__(self, placement: Placement, count: int) -> None:
+        self.placement = placement
+        self._count = count
         self.admissions: list[asyncio.Future[None]] = []
 
     def add(self, admission: asyncio.Future[None]) -> bool:
         """Note a child's admission; whether it was the last child."""
         self.admissions.append(admission)
-        return len(self.admissions) == self.group.count
+        return len(self.admissions) == self._count
 
 
 @contextlib.contextmanager

@@ -1,111 +1,58 @@
-"""The requests that this frontend has open in the device service."""
+"""Requests on their way, and where they run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from frontend.codec.outputs import Decoding
-from ttserve.errors import TTServeError
+from ttserve.v1.generation_pb2 import Submission, SubmissionGroup
+
+if TYPE_CHECKING:
+    from frontend.engine.device_requests import DeviceRequests
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRequest:
-    """A submission that has not ended.
+@dataclass(slots=True, eq=False)
+class Placement:
+    """Where a request runs, or all children of one with n > 1 together.
 
-    `admission` is done when the device service has accepted it, and holds the
-    error when it was rejected or its session was lost before.
+    They stay there, but for one move to another device service while nothing has
+    come of any of them. `device` is unset before the first is sent; `requests` are
+    those that are open, in order.
     """
 
-    handle: int
+    device: DeviceRequests | None = None
+    group: SubmissionGroup | None = None
+    requests: list[OpenRequest] = field(default_factory=list)
+    movable: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class OpenRequest:
+    """A request that has not ended.
+
+    `admission` is done when a device service has accepted it, and holds the error
+    when it was refused or lost before. `submission` is kept until the first token,
+    in case it has to be sent again; its handle is that of the session it went to.
+    """
+
     request_id: str
+    placement: Placement
     admission: asyncio.Future[None]
     decoding: Decoding
+    submission: Submission | None = None
+    handle: int = 0
 
-
-class OpenRequests:
-    """Open requests by handle and by id; handles are never used again.
-
-    Event loop only. It must be empty whenever no HTTP request runs.
-    """
-
-    def __init__(self) -> None:
-        self._by_handle: dict[int, OpenRequest] = {}
-        self._by_id: dict[str, OpenRequest] = {}
-        self._last_handle = 0
-
-    def __len__(self) -> int:
-        return len(self._by_handle)
-
-    def add(self, request_id: str) -> OpenRequest:
-        """Open a request under a handle of its own."""
-        self._last_handle += 1
-        request = OpenRequest(
-            handle=self._last_handle,
-            request_id=request_id,
-            admission=asyncio.get_running_loop().create_future(),
-            decoding=Decoding(request_id),
-        )
+    @classmethod
+    def open(cls, request_id: str, placement: Placement) -> OpenRequest:
+        """To be called on the event loop."""
+        admission: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Whoever waits for it may have been cancelled: then nobody asks.
-        request.admission.add_done_callback(_mark_retrieved)
-        self._by_handle[request.handle] = request
-        self._by_id[request_id] = request
+        admission.add_done_callback(_mark_retrieved)
+        request = cls(request_id, placement, admission, Decoding(request_id))
+        placement.requests.append(request)
         return request
-
-    def find(self, handle: int) -> OpenRequest | None:
-        """The open request with this handle."""
-        return self._by_handle.get(handle)
-
-    def find_decoding(self, handle: int) -> Decoding | None:
-        """What the decoder knows of the open request with this handle."""
-        request = self._by_handle.get(handle)
-        return None if request is None else request.decoding
-
-    def close(self, handle: int) -> OpenRequest | None:
-        """Forget a request that has ended."""
-        request = self._by_handle.pop(handle, None)
-        if request is not None:
-            self._by_id.pop(request.request_id, None)
-        return request
-
-    def close_ids(self, request_ids: Iterable[str]) -> list[int]:
-        """Forget requests by id; return the handles of those that were open."""
-        found = [self._by_id[name] for name in request_ids if name in self._by_id]
-        for request in found:
-            self.close(request.handle)
-        return [request.handle for request in found]
-
-    def open_handles(self) -> list[int]:
-        """All of them, oldest first."""
-        return list(self._by_handle)
-
-    def accept(self, handle: int) -> None:
-        """The device service has a request in its queue."""
-        request = self._by_handle.get(handle)
-        if request is not None and not request.admission.done():
-            request.admission.set_result(None)
-
-    def reject(self, handle: int, error: TTServeError) -> None:
-        """The device service refused a request."""
-        request = self.close(handle)
-        if request is not None and not request.admission.done():
-            request.admission.set_exception(error)
-
-    def fail_all(self, error: TTServeError) -> list[str]:
-        """Close everything; return the ids of requests that had been accepted.
-
-        The others hear of it through their admission.
-        """
-        accepted = []
-        for handle in list(self._by_handle):
-            request = self._by_handle[handle]
-            if request.admission.done():
-                accepted.append(request.request_id)
-                self.close(handle)
-            else:
-                self.reject(handle, error)
-        return accepted
 
 
 def _mark_retrieved(admission: asyncio.Future[None]) -> None:

@@ -113,9 +113,7 @@ def over_the_wire(
     sent: EngineCoreRequest, model: ModelDescription = MODEL, **envelope: Any
 ) -> EngineCoreRequest:
     """Encode, travel, decode, check."""
-    message = encode_submission(
-        sent, Envelope(handle=1, **envelope), model_message(model)
-    )
+    message = encode_submission(sent, Envelope(**envelope), model_message(model))
     arrived = generation_pb2.Submission.FromString(message.SerializeToString())
     submission = submission_from_attach(arrived)
     check(submission, model)

@@ -207,12 +207,12 @@ def test_the_prompts_that_come_along(name: str) -> None:
 def test_server_example_takes_the_frontends_options() -> None:
     arguments = server_example_tt.frontend_arguments(["--port=8123", "--api-key", "k"])
     config = read_command_line(arguments)
-    assert str(config.device) == "127.0.0.1:50051"
+    assert [str(d) for d in config.devices] == ["127.0.0.1:50051"]
     assert config.http.port == 8123
     assert server_example_tt.port_of(["--host", "h", "--port", "8123"]) == "8123"
     for given in (["--device_service", "d:1"], ["--device-service=d:1"]):
         config = read_command_line(server_example_tt.frontend_arguments(given))
-        assert str(config.device) == "d:1"
+        assert [str(d) for d in config.devices] == ["d:1"]
         assert unaccepted_option(config.vllm_arguments) is None
 
 

@@ -14,6 +14,7 @@ from tests.support.scripted_engine import scripted_token
 from tests.support.waiting import eventually
 from tests.support.wire import BUNDLE, Service, serving
 from ttserve.errors import Reason, TTServeError
+from ttserve.protocol import PROTOCOL_MINOR
 from ttserve.status import from_rpc_error
 from ttserve.v1 import device_pb2, generation_pb2, step_pb2
 
@@ -166,7 +167,7 @@ async def test_gateway_request_id_is_recorded(service: Service) -> None:
 async def test_get_model(service: Service) -> None:
     answer = await service.device().GetModel(device_pb2.GetModelRequest())
     assert answer.instance_id == service.server.instance_id
-    assert answer.protocol_minor == 1
+    assert answer.protocol_minor == PROTOCOL_MINOR
     model = answer.model
     assert model.max_sequence_tokens == 512
     assert model.generation_defaults_json == '{"temperature": 0.5, "top_k": 7}'

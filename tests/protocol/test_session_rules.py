@@ -19,6 +19,7 @@ from tests.support.attach_client import AttachClient, submission
 from tests.support.waiting import eventually
 from tests.support.wire import Service, serving
 from ttserve.errors import Reason, TTServeError
+from ttserve.protocol import PROTOCOL_MINOR
 from ttserve.v1 import device_pb2
 
 
@@ -74,7 +75,7 @@ async def test_protocol_minor_too_old_is_refused(service: Service) -> None:
 
 async def test_newer_protocol_minor_is_welcome(service: Service) -> None:
     opened = await AttachClient(service.channel()).open(minor=99)
-    assert opened.protocol_minor == 1
+    assert opened.protocol_minor == PROTOCOL_MINOR
 
 
 @pytest.mark.parametrize("name", ["", "x" * 64, "line\nbreak"])

@@ -71,7 +71,8 @@ class Behaviour:
     """What the fake does next; tests change it as they go.
 
     `tokens_per_message` above 1 is a reader that lags behind. `stalled` is a
-    stopped process: connections stay open and nothing is answered.
+    stopped process: connections stay open and nothing is answered. `live_elsewhere`
+    is what it says of other frontends' requests.
     """
 
     step_seconds: float = 0.001
@@ -79,6 +80,7 @@ class Behaviour:
     first_token_seconds: float = 0.0
     stalled: bool = False
     serving: bool = True
+    live_elsewhere: int = 0
     refusal: TTServeError | None = None
     session_refusal: TTServeError | None = None
     admit_at_most: int | None = None
@@ -271,7 +273,10 @@ class _Session:
                     self.outbox.put_nowait(self._device.opened(request.open))
                 case "ping":
                     pong = device_pb2.Pong(
-                        sequence=request.ping.sequence, engine_silence_ms=7
+                        sequence=request.ping.sequence,
+                        engine_silence_ms=7,
+                        live_requests=self._device.live_requests
+                        + self._device.behaviour.live_elsewhere,
                     )
                     self.outbox.put_nowait(device_pb2.AttachResponse(pong=pong))
                 case "submit":
@@ -392,6 +397,21 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Any
     ) -> health_pb2.HealthCheckResponse:
+        return self._answer()
+
+    async def Watch(
+        self, request: health_pb2.HealthCheckRequest, context: Any
+    ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
+        told = None
+        while True:
+            await self._device.wait_while_stalled()
+            answer = self._answer()
+            if answer != told:
+                told = answer
+                yield answer
+            await asyncio.sleep(0.01)
+
+    def _answer(self) -> health_pb2.HealthCheckResponse:
         serving = self._device.behaviour.serving
         return health_pb2.HealthCheckResponse(
             status=health_pb2.HealthCheckResponse.SERVING

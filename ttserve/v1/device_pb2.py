@@ -28,15 +28,15 @@ from ttserve.v1 import model_pb2 as ttserve_dot_v1_dot_model__pb2
 from ttserve.v1 import step_pb2 as ttserve_dot_v1_dot_step__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17ttserve/v1/device.proto\x12\nttserve.v1\x1a\x17google/rpc/status.proto\x1a\x1bttserve/v1/generation.proto\x1a\x16ttserve/v1/model.proto\x1a\x15ttserve/v1/step.proto\"\xe6\x01\n\rAttachRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.ttserve.v1.OpenSessionH\x00\x12(\n\x06submit\x18\x02 \x01(\x0b\x32\x16.ttserve.v1.SubmissionH\x00\x12,\n\x05\x66rame\x18\x03 \x01(\x0b\x32\x1b.ttserve.v1.SubmissionFrameH\x00\x12)\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x18.ttserve.v1.AbortHandlesH\x00\x12 \n\x04ping\x18\x05 \x01(\x0b\x32\x10.ttserve.v1.PingH\x00\x42\x07\n\x05\x65vent\"\xa2\x02\n\x0e\x41ttachResponse\x12+\n\x06opened\x18\x01 \x01(\x0b\x32\x19.ttserve.v1.SessionOpenedH\x00\x12\x32\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x1e.ttserve.v1.SubmissionAcceptedH\x00\x12\x32\n\x08rejected\x18\x03 \x01(\x0b\x32\x1e.ttserve.v1.SubmissionRejectedH\x00\x12&\n\x04step\x18\x04 \x01(\x0b\x32\x16.ttserve.v1.StepOutputH\x00\x12(\n\x08\x64raining\x18\x05 \x01(\x0b\x32\x14.ttserve.v1.DrainingH\x00\x12 \n\x04pong\x18\x06 \x01(\x0b\x32\x10.ttserve.v1.PongH\x00\x42\x07\n\x05\x65vent\"R\n\x0bOpenSession\x12\x16\n\x0eprotocol_minor\x18\x01 \x01(\r\x12\x15\n\rfrontend_name\x18\x02 \x01(\t\x12\x14\n\x0cvllm_version\x18\x03 \x01(\t\"\x90\x01\n\rSessionOpened\x12\x16\n\x0eprotocol_minor\x18\x01 \x01(\r\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x16\n\x0esession_number\x18\x03 \x01(\x04\x12 \n\x05model\x18\x04 \x01(\x0b\x32\x11.ttserve.v1.Model\x12\x18\n\x10silence_limit_ms\x18\x05 \x01(\r\"=\n\x0fSubmissionFrame\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"$\n\x12SubmissionAccepted\x12\x0e\n\x06handle\x18\x01 \x01(\x04\"H\n\x12SubmissionRejected\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"F\n\x0c\x41\x62ortHandles\x12\x0f\n\x07handles\x18\x01 \x03(\x04\x12%\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x16.ttserve.v1.AbortCause\"\x18\n\x04Ping\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"3\n\x04Pong\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x19\n\x11\x65ngine_silence_ms\x18\x02 \x01(\r\"\x1c\n\x08\x44raining\x12\x10\n\x08grace_ms\x18\x01 \x01(\r\"\x9a\x02\n\x0fGenerateRequest\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12&\n\x08sampling\x18\x03 \x01(\x0b\x32\x14.ttserve.v1.Sampling\x12#\n\x04stop\x18\x04 \x01(\x0b\x32\x15.ttserve.v1.StopRules\x12\x12\n\nignore_eos\x18\x05 \x01(\x08\x12-\n\x08logprobs\x18\x06 \x01(\x0b\x32\x1b.ttserve.v1.LogprobsRequest\x12\x37\n\x11structured_output\x18\x07 \x01(\x0b\x32\x1c.ttserve.v1.StructuredOutput\x12\x10\n\x08priority\x18\x08 \x01(\x05\"\xc7\x01\n\x10GenerateResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12+\n\x08logprobs\x18\x02 \x03(\x0b\x32\x19.ttserve.v1.TokenLogprobs\x12\"\n\x06\x66inish\x18\x03 \x01(\x0b\x32\x12.ttserve.v1.Finish\x12!\n\x14\x63\x61\x63hed_prompt_tokens\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0bstep_number\x18\x05 \x01(\x04\x42\x17\n\x15_cached_prompt_tokens\"\x11\n\x0fGetModelRequest\"a\n\x10GetModelResponse\x12 \n\x05model\x18\x01 \x01(\x0b\x32\x11.ttserve.v1.Model\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x16\n\x0eprotocol_minor\x18\x03 \x01(\r\"\x15\n\x13GetTokenizerRequest\"V\n\x14GetTokenizerResponse\x12&\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x16.ttserve.v1.BundleFileH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"8\n\nBundleFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1e\n\rAbortResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08*x\n\nAbortCause\x12\x1b\n\x17\x41\x42ORT_CAUSE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x42ORT_CAUSE_CLIENT\x10\x01\x12\x1b\n\x17\x41\x42ORT_CAUSE_STOP_STRING\x10\x02\x12\x18\n\x14\x41\x42ORT_CAUSE_SHUTDOWN\x10\x03\x32\xf0\x02\n\x06\x44\x65vice\x12\x43\n\x06\x41ttach\x12\x19.ttserve.v1.AttachRequest\x1a\x1a.ttserve.v1.AttachResponse(\x01\x30\x01\x12G\n\x08Generate\x12\x1b.ttserve.v1.GenerateRequest\x1a\x1c.ttserve.v1.GenerateResponse0\x01\x12\x45\n\x08GetModel\x12\x1b.ttserve.v1.GetModelRequest\x1a\x1c.ttserve.v1.GetModelResponse\x12S\n\x0cGetTokenizer\x12\x1f.ttserve.v1.GetTokenizerRequest\x1a .ttserve.v1.GetTokenizerResponse0\x01\x12<\n\x05\x41\x62ort\x12\x18.ttserve.v1.AbortRequest\x1a\x19.ttserve.v1.AbortResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17ttserve/v1/device.proto\x12\nttserve.v1\x1a\x17google/rpc/status.proto\x1a\x1bttserve/v1/generation.proto\x1a\x16ttserve/v1/model.proto\x1a\x15ttserve/v1/step.proto\"\xe6\x01\n\rAttachRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.ttserve.v1.OpenSessionH\x00\x12(\n\x06submit\x18\x02 \x01(\x0b\x32\x16.ttserve.v1.SubmissionH\x00\x12,\n\x05\x66rame\x18\x03 \x01(\x0b\x32\x1b.ttserve.v1.SubmissionFrameH\x00\x12)\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x18.ttserve.v1.AbortHandlesH\x00\x12 \n\x04ping\x18\x05 \x01(\x0b\x32\x10.ttserve.v1.PingH\x00\x42\x07\n\x05\x65vent\"\xa2\x02\n\x0e\x41ttachResponse\x12+\n\x06opened\x18\x01 \x01(\x0b\x32\x19.ttserve.v1.SessionOpenedH\x00\x12\x32\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x1e.ttserve.v1.SubmissionAcceptedH\x00\x12\x32\n\x08rejected\x18\x03 \x01(\x0b\x32\x1e.ttserve.v1.SubmissionRejectedH\x00\x12&\n\x04step\x18\x04 \x01(\x0b\x32\x16.ttserve.v1.StepOutputH\x00\x12(\n\x08\x64raining\x18\x05 \x01(\x0b\x32\x14.ttserve.v1.DrainingH\x00\x12 \n\x04pong\x18\x06 \x01(\x0b\x32\x10.ttserve.v1.PongH\x00\x42\x07\n\x05\x65vent\"R\n\x0bOpenSession\x12\x16\n\x0eprotocol_minor\x18\x01 \x01(\r\x12\x15\n\rfrontend_name\x18\x02 \x01(\t\x12\x14\n\x0cvllm_version\x18\x03 \x01(\t\"\x90\x01\n\rSessionOpened\x12\x16\n\x0eprotocol_minor\x18\x01 \x01(\r\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x16\n\x0esession_number\x18\x03 \x01(\x04\x12 \n\x05model\x18\x04 \x01(\x0b\x32\x11.ttserve.v1.Model\x12\x18\n\x10silence_limit_ms\x18\x05 \x01(\r\"=\n\x0fSubmissionFrame\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"$\n\x12SubmissionAccepted\x12\x0e\n\x06handle\x18\x01 \x01(\x04\"H\n\x12SubmissionRejected\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"F\n\x0c\x41\x62ortHandles\x12\x0f\n\x07handles\x18\x01 \x03(\x04\x12%\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x16.ttserve.v1.AbortCause\"\x18\n\x04Ping\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"a\n\x04Pong\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x19\n\x11\x65ngine_silence_ms\x18\x02 \x01(\r\x12\x1a\n\rlive_requests\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\x10\n\x0e_live_requests\"\x1c\n\x08\x44raining\x12\x10\n\x08grace_ms\x18\x01 \x01(\r\"\x9a\x02\n\x0fGenerateRequest\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12&\n\x08sampling\x18\x03 \x01(\x0b\x32\x14.ttserve.v1.Sampling\x12#\n\x04stop\x18\x04 \x01(\x0b\x32\x15.ttserve.v1.StopRules\x12\x12\n\nignore_eos\x18\x05 \x01(\x08\x12-\n\x08logprobs\x18\x06 \x01(\x0b\x32\x1b.ttserve.v1.LogprobsRequest\x12\x37\n\x11structured_output\x18\x07 \x01(\x0b\x32\x1c.ttserve.v1.StructuredOutput\x12\x10\n\x08priority\x18\x08 \x01(\x05\"\xc7\x01\n\x10GenerateResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12+\n\x08logprobs\x18\x02 \x03(\x0b\x32\x19.ttserve.v1.TokenLogprobs\x12\"\n\x06\x66inish\x18\x03 \x01(\x0b\x32\x12.ttserve.v1.Finish\x12!\n\x14\x63\x61\x63hed_prompt_tokens\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0bstep_number\x18\x05 \x01(\x04\x42\x17\n\x15_cached_prompt_tokens\"\x11\n\x0fGetModelRequest\"a\n\x10GetModelResponse\x12 \n\x05model\x18\x01 \x01(\x0b\x32\x11.ttserve.v1.Model\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x16\n\x0eprotocol_minor\x18\x03 \x01(\r\"\x15\n\x13GetTokenizerRequest\"V\n\x14GetTokenizerResponse\x12&\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x16.ttserve.v1.BundleFileH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"8\n\nBundleFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1e\n\rAbortResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08*x\n\nAbortCause\x12\x1b\n\x17\x41\x42ORT_CAUSE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x42ORT_CAUSE_CLIENT\x10\x01\x12\x1b\n\x17\x41\x42ORT_CAUSE_STOP_STRING\x10\x02\x12\x18\n\x14\x41\x42ORT_CAUSE_SHUTDOWN\x10\x03\x32\xf0\x02\n\x06\x44\x65vice\x12\x43\n\x06\x41ttach\x12\x19.ttserve.v1.AttachRequest\x1a\x1a.ttserve.v1.AttachResponse(\x01\x30\x01\x12G\n\x08Generate\x12\x1b.ttserve.v1.GenerateRequest\x1a\x1c.ttserve.v1.GenerateResponse0\x01\x12\x45\n\x08GetModel\x12\x1b.ttserve.v1.GetModelRequest\x1a\x1c.ttserve.v1.GetModelResponse\x12S\n\x0cGetTokenizer\x12\x1f.ttserve.v1.GetTokenizerRequest\x1a .ttserve.v1.GetTokenizerResponse0\x01\x12<\n\x05\x41\x62ort\x12\x18.ttserve.v1.AbortRequest\x1a\x19.ttserve.v1.AbortResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ttserve.v1.device_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ABORTCAUSE']._serialized_start=2095
-  _globals['_ABORTCAUSE']._serialized_end=2215
+  _globals['_ABORTCAUSE']._serialized_start=2141
+  _globals['_ABORTCAUSE']._serialized_end=2261
   _globals['_ATTACHREQUEST']._serialized_start=141
   _globals['_ATTACHREQUEST']._serialized_end=371
   _globals['_ATTACHRESPONSE']._serialized_start=374
@@ -56,27 +56,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PING']._serialized_start=1144
   _globals['_PING']._serialized_end=1168
   _globals['_PONG']._serialized_start=1170
-  _globals['_PONG']._serialized_end=1221
-  _globals['_DRAINING']._serialized_start=1223
-  _globals['_DRAINING']._serialized_end=1251
-  _globals['_GENERATEREQUEST']._serialized_start=1254
-  _globals['_GENERATEREQUEST']._serialized_end=1536
-  _globals['_GENERATERESPONSE']._serialized_start=1539
-  _globals['_GENERATERESPONSE']._serialized_end=1738
-  _globals['_GETMODELREQUEST']._serialized_start=1740
-  _globals['_GETMODELREQUEST']._serialized_end=1757
-  _globals['_GETMODELRESPONSE']._serialized_start=1759
-  _globals['_GETMODELRESPONSE']._serialized_end=1856
-  _globals['_GETTOKENIZERREQUEST']._serialized_start=1858
-  _globals['_GETTOKENIZERREQUEST']._serialized_end=1879
-  _globals['_GETTOKENIZERRESPONSE']._serialized_start=1881
-  _globals['_GETTOKENIZERRESPONSE']._serialized_end=1967
-  _globals['_BUNDLEFILE']._serialized_start=1969
-  _globals['_BUNDLEFILE']._serialized_end=2025
-  _globals['_ABORTREQUEST']._serialized_start=2027
-  _globals['_ABORTREQUEST']._serialized_end=2061
-  _globals['_ABORTRESPONSE']._serialized_start=2063
-  _globals['_ABORTRESPONSE']._serialized_end=2093
-  _globals['_DEVICE']._serialized_start=2218
-  _globals['_DEVICE']._serialized_end=2586
+  _globals['_PONG']._serialized_end=1267
+  _globals['_DRAINING']._serialized_start=1269
+  _globals['_DRAINING']._serialized_end=1297
+  _globals['_GENERATEREQUEST']._serialized_start=1300
+  _globals['_GENERATEREQUEST']._serialized_end=1582
+  _globals['_GENERATERESPONSE']._serialized_start=1585
+  _globals['_GENERATERESPONSE']._serialized_end=1784
+  _globals['_GETMODELREQUEST']._serialized_start=1786
+  _globals['_GETMODELREQUEST']._serialized_end=1803
+  _globals['_GETMODELRESPONSE']._serialized_start=1805
+  _globals['_GETMODELRESPONSE']._serialized_end=1902
+  _globals['_GETTOKENIZERREQUEST']._serialized_start=1904
+  _globals['_GETTOKENIZERREQUEST']._serialized_end=1925
+  _globals['_GETTOKENIZERRESPONSE']._serialized_start=1927
+  _globals['_GETTOKENIZERRESPONSE']._serialized_end=2013
+  _globals['_BUNDLEFILE']._serialized_start=2015
+  _globals['_BUNDLEFILE']._serialized_end=2071
+  _globals['_ABORTREQUEST']._serialized_start=2073
+  _globals['_ABORTREQUEST']._serialized_end=2107
+  _globals['_ABORTRESPONSE']._serialized_start=2109
+  _globals['_ABORTRESPONSE']._serialized_end=2139
+  _globals['_DEVICE']._serialized_start=2264
+  _globals['_DEVICE']._serialized_end=2632
 # @@protoc_insertion_point(module_scope)

@@ -115,12 +115,14 @@ class Ping(_message.Message):
     def __init__(self, sequence: _Optional[int] = ...) -> None: ...
 
 class Pong(_message.Message):
-    __slots__ = ("sequence", "engine_silence_ms")
+    __slots__ = ("sequence", "engine_silence_ms", "live_requests")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_SILENCE_MS_FIELD_NUMBER: _ClassVar[int]
+    LIVE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     engine_silence_ms: int
-    def __init__(self, sequence: _Optional[int] = ..., engine_silence_ms: _Optional[int] = ...) -> None: ...
+    live_requests: int
+    def __init__(self, sequence: _Optional[int] = ..., engine_silence_ms: _Optional[int] = ..., live_requests: _Optional[int] = ...) -> None: ...
 
 class Draining(_message.Message):
     __slots__ = ("grace_ms",)

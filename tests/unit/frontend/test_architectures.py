@@ -12,8 +12,19 @@ from frontend.config import read_command_line
 from frontend.engine.build import build
 from frontend.startup import Described
 from tests.support import byte_model, fake_device
+from ttserve.errors import Reason
 
 ONLY_OURS = "UnheardForCausalLM"
+
+
+class NobodyCounts:
+    """No request is made here."""
+
+    def failed(self, reason: Reason) -> None:
+        raise AssertionError(reason)
+
+    def moved(self, device: str, reason: Reason) -> None:
+        raise AssertionError(device, reason)
 
 
 @pytest.mark.feature(6)
@@ -31,7 +42,7 @@ def test_a_frontend_serves_what_only_an_adapter_does(
     engine = build(
         described,
         read_command_line(["--device-service", "127.0.0.1:1"], {}),
-        lambda _: None,
+        NobodyCounts(),
     )
     assert engine.llm.model_config.architectures == [ONLY_OURS]
     assert engine.llm.model_config.runner_type == "generate"

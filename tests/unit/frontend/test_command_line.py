@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from frontend import options
-from frontend.address import parse_device_address
+from frontend.address import parse_device_address, parse_device_addresses
 from frontend.config import read_command_line, unaccepted_option
 from frontend.vllm_options import parse_server_options, server_option_names
 from ttserve.errors import StartupError
@@ -15,7 +15,7 @@ DEVICE = ("--device-service", "device:50051")
 
 def test_defaults() -> None:
     config = read_command_line(DEVICE, {})
-    assert str(config.device) == "device:50051"
+    assert [str(device) for device in config.devices] == ["device:50051"]
     assert config.http.host == "127.0.0.1"
     assert config.http.port == 8000
     assert config.http.api_keys == ()
@@ -75,6 +75,41 @@ def test_addresses(text: str, host: str, port: int) -> None:
 def test_malformed_addresses(text: str) -> None:
     with pytest.raises(StartupError):
         parse_device_address(text)
+
+
+def test_several_device_services() -> None:
+    config = read_command_line(
+        ("--device-service", "b:2,[::1]:3", "--device_service=10.0.0.1:1"), {}
+    )
+    assert [str(d) for d in config.devices] == ["b:2", "[::1]:3", "10.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["a:1,b:2", "a:1"], "names a:1 twice"),
+        (["a:1,"], "'' is not HOST:PORT"),
+        (["a:1;b:2"], "is not HOST:PORT"),
+        (["a:1,b"], "'b' is not HOST:PORT"),
+    ],
+)
+def test_malformed_lists(texts: list[str], said: str) -> None:
+    with pytest.raises(StartupError, match=said):
+        parse_device_addresses(texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "several"),
+    [
+        ("devices.example:1", True),
+        ("devices:1", True),
+        ("localhost:1", False),
+        ("127.0.0.1:1", False),
+        ("[::1]:1", False),
+    ],
+)
+def test_names_that_may_stand_for_several(text: str, *, several: bool) -> None:
+    assert parse_device_address(text).may_be_several is several
 
 
 @pytest.mark.parametrize(

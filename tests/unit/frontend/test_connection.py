@@ -11,7 +11,12 @@ import pytest_asyncio
 from frontend.address import parse_device_address
 from frontend.config import Liveness
 from frontend.device.channel import open_channel
-from frontend.device.connection import Connection, DeviceState, ModelChanged
+from frontend.device.connection import (
+    Connection,
+    DeviceState,
+    Listeners,
+    ModelChanged,
+)
 from frontend.device.session import Session
 from tests.support.fake_device import FakeDevice, model
 from ttserve.errors import Reason, StartupError, TTServeError
@@ -28,15 +33,18 @@ class Recorder:
         self.session: Session | None = None
         self.lost: list[TTServeError] = []
         self.received: list[AttachResponse] = []
-        self.grace: float | None = None
+        self.draining = False
+        self.loads: list[int] = []
+        self.refused = 0
+        self.closed_times = 0
         self.silences: list[float] = []
         self.opened = 0
 
     def session_ready(self, session: Session) -> None:
         self.session = session
 
-    def session_draining(self, grace_seconds: float) -> None:
-        self.grace = grace_seconds
+    def session_draining(self) -> None:
+        self.draining = True
 
     def session_lost(self, error: TTServeError) -> None:
         self.session = None
@@ -45,8 +53,17 @@ class Recorder:
     def take(self, response: AttachResponse) -> None:
         self.received.append(response)
 
+    def load_reported(self, live_requests: int) -> None:
+        self.loads.append(live_requests)
+
     def session_opened(self) -> None:
         self.opened += 1
+
+    def model_refused(self) -> None:
+        self.refused += 1
+
+    def closed(self) -> None:
+        self.closed_times += 1
 
     def heartbeat(self, round_trip: float, engine_silence: float) -> None:
         assert round_trip >= 0
@@ -59,11 +76,17 @@ class Attached:
     def __init__(self, device: FakeDevice, liveness: Liveness) -> None:
         self.recorder = Recorder()
         self._channel = open_channel(parse_device_address(device.address))
+        self.looks = 0
         self.connection = Connection(
-            self._channel, "test", liveness, self.recorder, self.recorder
+            (device.address, self._channel),
+            "test",
+            liveness,
+            Listeners(self.recorder, self.recorder, self._refused),
         )
-        fingerprint = device.model.fingerprint
-        self.task = asyncio.create_task(self.connection.run(fingerprint))
+        self.task = asyncio.create_task(self.connection.run(device.model))
+
+    def _refused(self) -> None:
+        self.looks += 1
 
     async def until(self, condition: Callable[[], bool], seconds: float = 5) -> None:
         async def poll() -> None:
@@ -166,16 +189,44 @@ async def test_draining(device: FakeDevice, attached: Attached) -> None:
     await attached.until_state(DeviceState.READY)
     device.drain(1500)
     await attached.until_state(DeviceState.DRAINING)
-    assert attached.recorder.grace == 1.5
+    assert attached.recorder.draining
 
 
-async def test_another_model(device: FakeDevice, attached: Attached) -> None:
+async def test_not_serving_is_draining(device: FakeDevice, attached: Attached) -> None:
+    """Health says it as well, also where no message does."""
     await attached.until_state(DeviceState.READY)
+    device.behaviour.serving = False
+    await attached.until_state(DeviceState.DRAINING)
+    assert attached.recorder.draining
+    assert attached.recorder.session is not None
+
+
+async def test_load_comes_with_the_heartbeat(
+    device: FakeDevice, attached: Attached
+) -> None:
+    await attached.until_state(DeviceState.READY)
+    device.behaviour.live_elsewhere = 5
+    await attached.until(lambda: 5 in attached.recorder.loads)
+
+
+async def test_another_model_and_back(device: FakeDevice, attached: Attached) -> None:
+    """It is told again and again, once a look; the right model is welcome."""
+    await attached.until_state(DeviceState.READY)
+    right = device.model
     device.kill()
-    device.model = model(fingerprint="another")
+    device.model = model(fingerprint="another", max_sequence_tokens=99)
     device.start()
-    with pytest.raises(ModelChanged):
-        await asyncio.wait_for(attached.task, 5)
+    await attached.until_state(DeviceState.REFUSED)
+    assert isinstance(attached.connection.refusal, ModelChanged)
+    assert "max_sequence_tokens is 99 there and 512 here" in attached.connection.reason
+    await attached.until(lambda: attached.looks >= 2)
+    assert attached.recorder.refused == 1
+    assert attached.recorder.lost[-1].reason is Reason.NOT_READY
+    device.kill()
+    device.model = right
+    device.start()
+    await attached.until_state(DeviceState.READY)
+    assert attached.connection.refusal is None
 
 
 async def test_another_version(device: FakeDevice, attached: Attached) -> None:
@@ -185,5 +236,6 @@ async def test_another_version(device: FakeDevice, attached: Attached) -> None:
     )
     device.kill()
     device.start()
-    with pytest.raises(StartupError, match="upgrade the frontend"):
-        await asyncio.wait_for(attached.task, 5)
+    await attached.until_state(DeviceState.REFUSED)
+    assert isinstance(attached.connection.refusal, StartupError)
+    assert "upgrade the frontend" in attached.connection.reason

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from vllm.sampling_params import SamplingParams
-from vllm.v1.engine import EngineCoreRequest, FinishReason
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 
 from frontend.codec.outputs import Failure
 from frontend.engine.client import LONG_PROMPT_TOKENS, GrpcEngineClient
+from frontend.engine.device_requests import DeviceRequests
+from frontend.engine.requests import Placement
 from tests.support.fake_device import model
 from ttserve.errors import Reason, TTServeError
 from ttserve.status import to_status
@@ -38,20 +40,45 @@ class FakeSession:
 
 
 class Wired:
-    """A client on a fake session, and everything it told."""
+    """A client on fake sessions with devices `a`, `b`, ..., and everything it told."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: int = 1) -> None:
         self.counted: list[Reason] = []
+        self.moves: list[tuple[str, Reason]] = []
         self.failures: list[Failure] = []
         served = model(max_sequence_tokens=100_000)
-        self.client = GrpcEngineClient(served, self.counted.append)
+        self.client = GrpcEngineClient(served, self)
         self.client.on_failure = self.failures.append
-        self.session = FakeSession()
-        ready: Any = self.session
-        self.client.session_ready(ready)
+        self.devices = [self.client.add_device("abc"[i]) for i in range(devices)]
+        self.sessions = [self.connect(device) for device in self.devices]
+        self.device = self.devices[0]
+        self.session = self.sessions[0]
 
-    async def submit(self, name: str, prompt_tokens: int = 2) -> asyncio.Future[None]:
-        return await self.client.submit(request(name, prompt_tokens), "ext", None)
+    def failed(self, reason: Reason) -> None:
+        self.counted.append(reason)
+
+    def moved(self, device: str, reason: Reason) -> None:
+        self.moves.append((device, reason))
+
+    def connect(self, device: DeviceRequests) -> FakeSession:
+        session = FakeSession()
+        ready: Any = session
+        device.session_ready(ready)
+        return session
+
+    async def submit(
+        self, name: str, prompt_tokens: int = 2, placement: Placement | None = None
+    ) -> asyncio.Future[None]:
+        return await self.client.submit(
+            request(name, prompt_tokens), "ext", placement or Placement()
+        )
+
+    async def outputs(self) -> list[EngineCoreOutput]:
+        """Of the next step that has any."""
+        while True:
+            step = await self.client.get_output_async()
+            if step.outputs:
+                return step.outputs
 
 
 def request(name: str, prompt_tokens: int = 2) -> EngineCoreRequest:
@@ -93,11 +120,11 @@ async def test_a_request_from_submission_to_its_end() -> None:
     (sent,) = wired.session.submitted
     assert (sent.request_id, sent.external_request_id) == ("a", "ext")
     assert not admission.done()
-    wired.client.take(accepted(sent.handle))
+    wired.device.take(accepted(sent.handle))
     await admission
-    wired.client.take(step(sent.handle))
-    wired.client.take(step(sent.handle, finish=True))
-    assert len(wired.client.requests) == 0
+    wired.device.take(step(sent.handle))
+    wired.device.take(step(sent.handle, finish=True))
+    assert len(wired.client) == 0
     first = await wired.client.get_output_async()
     last = await wired.client.get_output_async()
     assert [o.request_id for o in first.outputs] == ["a"]
@@ -109,12 +136,12 @@ async def test_a_request_from_submission_to_its_end() -> None:
 async def test_a_rejection() -> None:
     wired = Wired()
     admission = await wired.submit("a")
-    wired.client.take(rejected(wired.session.submitted[0].handle, FULL))
+    wired.device.take(rejected(wired.session.submitted[0].handle, FULL))
     with pytest.raises(TTServeError) as refusal:
         await admission
     assert refusal.value.reason is Reason.QUEUE_FULL
     assert refusal.value.retry_after == 1.0
-    assert len(wired.client.requests) == 0
+    assert len(wired.client) == 0
     assert wired.counted == [Reason.QUEUE_FULL]
 
 
@@ -123,9 +150,9 @@ async def test_a_request_that_must_not_be_sent() -> None:
     wrong = request("a")
     wrong.priority = 2**40
     with pytest.raises(TTServeError):
-        await wired.client.submit(wrong, "", None)
+        await wired.client.submit(wrong, "", Placement())
     assert not wired.session.submitted
-    assert len(wired.client.requests) == 0
+    assert len(wired.client) == 0
 
 
 async def test_long_prompts_are_encoded_beside_the_loop() -> None:
@@ -138,7 +165,7 @@ async def test_a_session_that_is_lost_while_encoding() -> None:
     wired = Wired()
     submitting = asyncio.create_task(wired.submit("a", 3 * LONG_PROMPT_TOKENS))
     await asyncio.sleep(0)
-    wired.client.session_lost(LOST)
+    wired.device.session_lost(LOST)
     admission = await submitting
     with pytest.raises(TTServeError):
         await admission
@@ -148,17 +175,15 @@ async def test_a_session_that_is_lost_while_encoding() -> None:
 async def test_loss_fails_what_is_open() -> None:
     wired = Wired()
     waiting, running = await wired.submit("w"), await wired.submit("r")
-    wired.client.take(accepted(2))
-    wired.client.session_lost(LOST)
+    wired.device.take(accepted(2))
+    wired.device.session_lost(LOST)
     with pytest.raises(TTServeError):
         await waiting
     assert running.done()
     outputs = await wired.client.get_output_async()
     assert [(f.request_id, f.error) for f in wired.failures] == [("r", LOST)]
     assert [o.finish_reason for o in outputs.outputs] == [FinishReason.ERROR]
-    assert outputs.scheduler_stats is not None
-    assert outputs.scheduler_stats.num_running_reqs == 0
-    assert wired.counted == [Reason.DEVICE_LOST]
+    assert wired.counted == [Reason.DEVICE_LOST] * 2
     assert wired.client.refusal is LOST
     with pytest.raises(TTServeError):
         await wired.submit("late")
@@ -167,9 +192,9 @@ async def test_loss_fails_what_is_open() -> None:
 async def test_failures_are_told_in_the_order_of_outputs() -> None:
     wired = Wired()
     await wired.submit("a")
-    wired.client.take(accepted(1))
-    wired.client.take(step(1))
-    wired.client.session_lost(LOST)
+    wired.device.take(accepted(1))
+    wired.device.take(step(1))
+    wired.device.session_lost(LOST)
     await wired.client.get_output_async()
     assert not wired.failures
     await wired.client.get_output_async()
@@ -180,12 +205,12 @@ async def test_aborts() -> None:
     wired = Wired()
     await wired.submit("a")
     await wired.submit("b")
-    wired.client.take(step(1))
+    wired.device.take(step(1))
     wired.client.abort(["a", "unknown"], device_pb2.ABORT_CAUSE_CLIENT)
     assert wired.session.aborted == [([1], device_pb2.ABORT_CAUSE_CLIENT)]
     await wired.client.abort_requests_async(["b"])
     assert wired.session.aborted[1] == ([2], device_pb2.ABORT_CAUSE_STOP_STRING)
-    wired.client.take(step(1))
+    wired.device.take(step(1))
     await wired.client.get_output_async()
     idle = await wired.client.get_output_async()
     assert idle.scheduler_stats is not None
@@ -198,11 +223,11 @@ async def test_aborts() -> None:
 async def test_refusing_leaves_what_runs_alone() -> None:
     wired = Wired()
     await wired.submit("a")
-    wired.client.take(accepted(1))
+    wired.device.take(accepted(1))
     draining = TTServeError(Reason.DRAINING, "bye")
     wired.client.refuse(draining)
     assert wired.client.refusal is draining
-    wired.client.take(step(1))
+    wired.device.take(step(1))
     assert (await wired.client.get_output_async()).outputs
     wired.client.fail_everything(draining)
     assert wired.session.aborted == [([1], device_pb2.ABORT_CAUSE_SHUTDOWN)]
@@ -213,20 +238,20 @@ async def test_refusing_leaves_what_runs_alone() -> None:
 async def test_a_draining_device_gets_nothing_new() -> None:
     wired = Wired()
     await wired.submit("a")
-    wired.client.session_draining(5)
+    wired.device.session_draining()
     assert wired.client.refusal is not None
     assert wired.client.refusal.reason is Reason.DRAINING
-    wired.client.take(step(1))
+    wired.device.take(step(1))
     assert (await wired.client.get_output_async()).outputs
 
 
 async def test_groups_travel() -> None:
     wired = Wired()
     group = SubmissionGroup(group_id=4, count=2)
-    await wired.client.submit(request("a"), "", group)
+    await wired.submit("a", placement=Placement(group=group))
     assert wired.session.submitted[0].group == group
 
 
 async def test_unknown_events_are_ignored() -> None:
     wired = Wired()
-    wired.client.take(AttachResponse())
+    wired.device.take(AttachResponse())

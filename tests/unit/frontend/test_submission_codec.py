@@ -51,7 +51,7 @@ def encode(
     asked: EngineCoreRequest, served: Model = MODEL, **envelope: Any
 ) -> Submission:
     """What arrives: the message after a trip over the wire."""
-    message = encode_submission(asked, Envelope(handle=5, **envelope), served)
+    message = encode_submission(asked, Envelope(**envelope), served)
     return Submission.FromString(message.SerializeToString())
 
 
@@ -174,7 +174,7 @@ def test_the_rest_of_a_request_arrives(
     group = SubmissionGroup(group_id=3, count=2)
     message = encode(asked, served, external_request_id="ext", group=group)
     assert list(message.prompt_token_ids) == prompt
-    assert (message.handle, message.request_id) == (5, request_id)
+    assert message.request_id == request_id
     assert message.cache_salt == (salt or "")
     assert message.priority == priority
     assert dict(message.trace_headers) == trace
