@@ -18,6 +18,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from device_service.engine_flags import SERVED, flag
 from device_service.observing_options import add_observing_options
 from device_service.options import MESH_KINDS, catalogue, defaults
+from device_service.security import add_security_options
 
 PROGRAM = "tt-device-service"
 DEFAULT_ROWS = 32
@@ -177,6 +178,7 @@ def make_parser() -> argparse.ArgumentParser:
     own.add_argument("-h", "--help", action="help", help="Print this text.")
     _add_serving_options(own)
     add_observing_options(own)
+    add_security_options(own)
     _add_resource_options(own)
     AsyncEngineArgs.add_cli_args(parser)
     parser.set_defaults(

@@ -20,6 +20,7 @@ import yaml
 from device_service.arguments import ListenAddress, make_parser
 from device_service.engine_flags import flag
 from device_service.options import MeshKind, TTOptions, parse_tt_options
+from device_service.security import GrpcSecurity, read_security
 from ttserve.errors import StartupError
 
 _ROWS_QUEUED_PER_ROW = 4
@@ -32,6 +33,12 @@ _OWN = frozenset(
         "heartbeat_timeout",
         "shutdown_grace",
         "enable_step_control",
+        "grpc_tls_cert",
+        "grpc_tls_key",
+        "grpc_tls_client_ca",
+        "grpc_token_file",
+        "inspector_token_file",
+        "step_control_token_file",
         "step_ring",
         "metrics_port",
         "metrics_host",
@@ -98,6 +105,7 @@ class DeviceConfig:
     heartbeat_timeout: float
     shutdown_grace: float
     enable_step_control: bool
+    security: GrpcSecurity
     step_ring: int
     metrics_port: int | None
     metrics_host: str
@@ -134,7 +142,8 @@ def parse_args(
     line, `--help` as SystemExit(0).
     """
     parser = make_parser()
-    values = vars(_parse(parser, _normalise(argv)))
+    options = _parse(parser, _normalise(argv))
+    values = vars(options)
     engine = {name: value for name, value in values.items() if name not in _OWN}
     defaults = {name: parser.get_default(name) for name in engine}
     tt = parse_tt_options(engine["additional_config"])
@@ -149,6 +158,7 @@ def parse_args(
         heartbeat_timeout=values["heartbeat_timeout"],
         shutdown_grace=values["shutdown_grace"],
         enable_step_control=values["enable_step_control"],
+        security=read_security(options, environ),
         step_ring=values["step_ring"],
         metrics_port=values["metrics_port"],
         metrics_host=values["metrics_host"],

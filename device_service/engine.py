@@ -92,7 +92,7 @@ class Engine:
             self._end_all(Reason.DRAINING, "the device service is shutting down")
         except BaseException as error:
             logger.error("engine ends: %s", one_line(error), exc_info=error)
-            message = f"the device service cannot go on: {one_line(error)}"
+            message = "the device service cannot go on"  # the log says why
             self._end_all(Reason.MESH_POISONED, message)
             self.died.set_exception(error)
         else:

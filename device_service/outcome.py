@@ -108,9 +108,11 @@ class Outcomes:
         """End the requests of a failed step with its reason."""
         number = step.plan.number
         poisoned = isinstance(error, MeshPoisoned)
+        # What an exception says may be about anything: the step's record and the
+        # log have it, clients do not.
         failure = TTServeError(
             Reason.MESH_POISONED if poisoned else Reason.STEP_FAILED,
-            f"device step {number} failed: {one_line(error)}",
+            f"device step {number} failed",
             metadata={"stepNumber": str(number)},
         )
         finish = Finish(FinishKind.ERROR, error=failure)
@@ -118,7 +120,7 @@ class Outcomes:
             if not sequence.is_finished:
                 self._live.fail_step(sequence, failure)
         finishes = dict.fromkeys(range(len(step.sequences)), finish)
-        return Applied(step, (), finishes, None, self._clock(), failure.message)
+        return Applied(step, (), finishes, None, self._clock(), one_line(error))
 
     # -- tokens ------------------------------------------------------------
 

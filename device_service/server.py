@@ -26,12 +26,15 @@ from device_service.admission import Admission, RequestFactory
 from device_service.bundle import Bundle
 from device_service.description import ModelDescription
 from device_service.device_servicer import DeviceServicer
+from device_service.guard import Guard
 from device_service.handle import EngineHandle
 from device_service.inspector_servicer import InspectorServicer
 from device_service.reflection import reflection_handlers
+from device_service.rpc import Containment
 from device_service.sampling.interface import GrammarKeeper
+from device_service.security import UNPROTECTED, GrpcSecurity
 from device_service.serving import Published, Running, ServiceOptions, Serving
-from device_service.wording import one_line
+from device_service.tls import ServerTls
 from ttserve.errors import Reason, StartupError, TTServeError
 from ttserve.protocol import DEVICE_SERVICE, INSPECTOR_SERVICE
 from ttserve.v1 import inspector_pb2_grpc
@@ -48,6 +51,11 @@ MAX_MESSAGE_BYTES = 64 << 20
 Far above what a request may be, so that one which is too large is refused with
 a reason; the bound exists because the transport holds a message whole.
 """
+
+MAX_METADATA_BYTES = 16 << 10
+MAX_STREAMS_PER_CONNECTION = 4096
+MAX_CALLS = 16_384
+"""Calls at a time, of all connections; one more is RESOURCE_EXHAUSTED."""
 
 CHECKER_THREADS = 4
 FLUSH_SECONDS = 2.0
@@ -73,6 +81,12 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # Beyond these, calls wait at the client, or are refused, and a connection that
+    # does not finish its handshake is closed.
+    ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.server_handshake_timeout_ms", 10_000),
     # Clients may ping every second, also without a call.
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
@@ -83,8 +97,14 @@ CHANNEL_OPTIONS = (
 class DeviceServer:
     """Owns the server, its worker threads and its sessions."""
 
-    def __init__(self, listen: str, options: ServiceOptions) -> None:
+    def __init__(
+        self,
+        listen: str,
+        options: ServiceOptions,
+        security: GrpcSecurity = UNPROTECTED,
+    ) -> None:
         self._listen = listen
+        self._security = security
         self._checkers = ThreadPoolExecutor(CHECKER_THREADS, "check")
         self._serving = Serving(uuid.uuid4().hex, options, self._checkers)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -110,12 +130,23 @@ class DeviceServer:
     async def start(self) -> None:
         """Bind and answer; nothing can be served yet.
 
-        Raises StartupError where the address cannot be bound.
+        Raises StartupError where the address cannot be bound, or a certificate
+        not be used.
         """
-        server = grpc.aio.server(options=CHANNEL_OPTIONS)
+        server = grpc.aio.server(
+            interceptors=(Guard(self._security.access), Containment()),
+            options=CHANNEL_OPTIONS,
+            maximum_concurrent_rpcs=MAX_CALLS,
+        )
         self._register(server)
+        tls = self._security.tls
+        credentials = ServerTls(tls).credentials() if tls else None
         try:
-            self._port = server.add_insecure_port(self._listen)
+            self._port = (
+                server.add_secure_port(self._listen, credentials)
+                if credentials
+                else server.add_insecure_port(self._listen)
+            )
         except RuntimeError as error:
             raise StartupError(
                 f"cannot listen on {self._listen}: the address is in use, or not "
@@ -148,8 +179,7 @@ class DeviceServer:
         error = await running.outcome()
         if error is not None:
             refusal = TTServeError(
-                Reason.MESH_POISONED,
-                f"the device service cannot go on: {one_line(error)}",
+                Reason.MESH_POISONED, "the device service cannot go on"
             )
             await self._refuse(refusal)
             await self._end_streams(refusal)

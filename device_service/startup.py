@@ -43,6 +43,7 @@ from device_service.resolve import Resolved, resolve
 from device_service.sampling.interface import HostSampling
 from device_service.sampling_policy import host_sampling
 from device_service.scheduling.interleave import InterleaveConfig
+from device_service.security import exposure
 from device_service.server import DeviceServer
 from device_service.serving import ServiceOptions
 from device_service.signals import StopRequest
@@ -84,9 +85,11 @@ async def run(config: DeviceConfig) -> int:
         step_control=config.enable_step_control,
         log_requests=config.engine["enable_log_requests"],
     )
-    server = DeviceServer(str(config.listen), options)
+    server = DeviceServer(str(config.listen), options, config.security)
     await server.start()
     logger.info("listening on %s:%d", config.listen.host, server.port)
+    if warning := exposure(config.listen, config.security):
+        logger.warning("%s", warning)
     exporter = Exporter(server.serving, config.mesh)
     service = _Service(config, server, mesh, exporter)
     try:

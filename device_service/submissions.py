@@ -195,9 +195,9 @@ class Submissions:
             return self._admission.prepare(submission_from_attach(message))
         except TTServeError as error:
             return error
-        except Exception as error:
+        except Exception:
             logger.exception("submission %s cannot be examined", message.request_id)
-            return TTServeError(Reason.INTERNAL, f"defect in admission: {error!r}")
+            return TTServeError(Reason.INTERNAL, "internal error in admission")
 
     def _check_aside(
         self, handle: int, content: generation_pb2.Submission | bytes

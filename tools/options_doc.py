@@ -62,6 +62,12 @@ ENVIRONMENT = (
         "TT_VLLM_BUILTIN_MODELS",
         "0, false, no or off leaves out the table of tt-metal's adapters.",
     ),
+    (
+        "TTSERVE_GRPC_TOKEN",
+        "A token, instead of `--grpc-token-file`. `tt-frontend` sends the same one.",
+    ),
+    ("TTSERVE_INSPECTOR_TOKEN", "A token, instead of `--inspector-token-file`."),
+    ("TTSERVE_STEP_CONTROL_TOKEN", "A token, instead of `--step-control-token-file`."),
     ("XDG_CACHE_HOME", "Where the default model is kept, under `ttserve`."),
     ("VLLM_LOGGING_LEVEL", "What vLLM itself logs. Unset means ERROR."),
     ("HF_HUB_OFFLINE", "0 lets a local model use the hub. Unset means 1 for those."),

@@ -22,6 +22,7 @@ from device_service.description import (
     SchedulingInfo,
     SharedSettings,
 )
+from device_service.security import UNPROTECTED, GrpcSecurity
 from device_service.server import DeviceServer
 from device_service.serving import ServiceOptions
 from tests.support.attach_client import VLLM_VERSION, AttachClient
@@ -100,8 +101,10 @@ def no_grammar_checks(params: SamplingParams) -> None:
 class Endpoint:
     """A device server on 127.0.0.1, and channels to it."""
 
-    def __init__(self, options: ServiceOptions) -> None:
-        self.server = DeviceServer("127.0.0.1:0", options)
+    def __init__(
+        self, options: ServiceOptions, security: GrpcSecurity = UNPROTECTED
+    ) -> None:
+        self.server = DeviceServer("127.0.0.1:0", options, security)
         self._channels: list[grpc.aio.Channel] = []
 
     @property
@@ -151,8 +154,9 @@ class Service(Endpoint):
         model: ModelDescription = MODEL,
         options: ServiceOptions | None = None,
         normalise: Callable[[SamplingParams], None] = no_grammar_checks,
+        security: GrpcSecurity = UNPROTECTED,
     ) -> None:
-        super().__init__(options or ServiceOptions())
+        super().__init__(options or ServiceOptions(), security)
         self.model = model
         self.engine = ScriptedEngine(rows=model.scheduling.total_rows)
         self.grammars = ScriptedGrammars()
@@ -168,11 +172,12 @@ async def serving(**changes: Any) -> AsyncIterator[Service]:
     """A service that serves, for as long as the block runs.
 
     Keywords replace parts of the description, its limits and its scheduling;
-    `options` and `normalise` are the service's.
+    `options`, `security` and `normalise` are the service's.
     """
     options = changes.pop("options", None)
+    security = changes.pop("security", UNPROTECTED)
     normalise = changes.pop("normalise", no_grammar_checks)
-    service = Service(model_with(**changes), options, normalise)
+    service = Service(model_with(**changes), options, normalise, security)
     await service.start()
     await service.open()
     try:

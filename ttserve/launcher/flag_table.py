@@ -66,8 +66,9 @@ TABLE: dict[tuple[str, str], str] = {
 --distributed-timeout-seconds --download-dir --dp-sync-interval --dtype
 --ec-manager-config --ec-transfer-config --elastic-ep-max-dp-size --engram-config
 --eplb-config --expert-placement-strategy --fault-tolerance-config
---gdn-prefill-backend --generation-config --gpu-memory-utilization
---heartbeat-timeout --hf-config-path --hf-overrides --io-processor-plugin
+--gdn-prefill-backend --generation-config --gpu-memory-utilization --grpc-tls-cert
+--grpc-tls-client-ca --grpc-tls-key --grpc-token-file --heartbeat-timeout
+--hf-config-path --hf-overrides --inspector-token-file --io-processor-plugin
 --ir-op-priority --jit-monitor-mode --kda-decode-backend --kda-prefill-backend
 --kernel-config --kv-cache-dtype --kv-cache-fraction --kv-cache-memory-bytes
 --kv-cache-metrics-sample --kv-events-config --kv-offloading-backend
@@ -97,12 +98,12 @@ TABLE: dict[tuple[str, str], str] = {
 --replayssm-buffer-len --revision --runner --safetensors-load-strategy
 --safetensors-prefetch-block-size --safetensors-prefetch-num-threads --scheduler-cls
 --scheduling-policy --seed --shutdown-grace --sparse-indexer-topk-backend
---spec-method --spec-model --spec-tokens --speculative-config --step-ring
---structured-outputs-config --tensor-parallel-size --threads --tokenizer
---tokenizer-mode --tokenizer-revision --ubatch-size --video-pruning-method
---video-pruning-rate --watermark --watermark-config --weight-transfer-config
---worker-cls --worker-extension-cls -ac -cc -dc -dcp -dp -dpa -dpb -dpl -dpn -dpp
--dpr -n -pcp -pp -q -r -sc -tp
+--spec-method --spec-model --spec-tokens --speculative-config
+--step-control-token-file --step-ring --structured-outputs-config
+--tensor-parallel-size --threads --tokenizer --tokenizer-mode --tokenizer-revision
+--ubatch-size --video-pruning-method --video-pruning-rate --watermark
+--watermark-config --weight-transfer-config --worker-cls --worker-extension-cls -ac
+-cc -dc -dcp -dp -dpa -dpb -dpl -dpn -dpp -dpr -n -pcp -pp -q -r -sc -tp
 """,
     ("device", "some"): """
 --allowed-media-domains --collect-detailed-traces --cpu-offload-params
