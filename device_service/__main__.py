@@ -15,9 +15,9 @@ from pathlib import Path
 
 import yaml
 
-from device_service.signals import leave_at_once
 from ttserve.environment import prepare_device_service
 from ttserve.errors import StartupError
+from ttserve.signals import leave_at_once
 
 logger = logging.getLogger("device_service")
 

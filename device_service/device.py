@@ -30,18 +30,27 @@ from ttserve.errors import StartupError
 
 logger = logging.getLogger(__name__)
 
+
+class StartGivenUp(Exception):
+    """The service was told to stop while it warmed up."""
+
+
 _SURPRISE = 1.1
 """How far blocks may exceed their estimated size before the operator hears it."""
 
 
 class Device:
-    """A mesh, and the model on it. Device thread only, but for `touched`."""
+    """A mesh, and the model on it.
+
+    Device thread only, but for `touched` and `give_up`.
+    """
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
         self._loaded: LoadedModel | None = None
         self._driver: AdapterDriver | None = None
         self._closed = False
+        self._given_up = False
         self.touched = False
 
     def open(self, model_fabric: Mapping[str, Any] | None = None) -> None:
@@ -78,9 +87,17 @@ class Device:
         return self._driver
 
     def warm_up(self) -> None:
-        """Run every servable shape once."""
+        """Run every servable shape once.
+
+        Raises StartGivenUp between two parts of it: to close the mesh has to
+        wait for one, which may take minutes, but not for all.
+        """
         assert self._driver is not None
-        self._driver.warm_up(logger.info)
+        self._driver.warm_up(self._warmed)
+
+    def give_up(self) -> None:
+        """Warm up no further. From any thread."""
+        self._given_up = True
 
     def unwarmed_shapes(self) -> int:
         """Decode shapes that came after warm-up for the first time. Any thread."""
@@ -96,6 +113,11 @@ class Device:
                 self._driver.close()
         finally:
             self._mesh.close()
+
+    def _warmed(self, what: str) -> None:
+        logger.info("%s", what)
+        if self._given_up:
+            raise StartGivenUp
 
 
 def _device_sampling(resolved: Resolved) -> DeviceSampling:

@@ -44,6 +44,10 @@ logger = logging.getLogger(__name__)
 HEALTH_SERVICE = "grpc.health.v1.Health"
 CHANNELZ_SERVICE = "grpc.channelz.v1.Channelz"
 HEALTH_NAMES = ("", DEVICE_SERVICE, INSPECTOR_SERVICE)
+LIVE = "live"
+"""SERVING whenever the event loop answers, for supervisors that kill who does not:
+neither a start nor a drain is a reason to."""
+
 
 MAX_MESSAGE_BYTES = 64 << 20
 """Largest message that the transport takes.
@@ -58,10 +62,13 @@ MAX_CALLS = 16_384
 """Calls at a time, of all connections; one more is RESOURCE_EXHAUSTED."""
 
 CHECKER_THREADS = 4
-FLUSH_SECONDS = 2.0
+# These follow the grace period; with the end of the mesh they take less than the
+# two seconds in which a drained service is promised to be gone.
+
+FLUSH_SECONDS = 0.8
 """How long a stream that ends may take to write what is queued for it."""
 
-LAST_WRITES_SECONDS = 0.5
+LAST_WRITES_SECONDS = 0.4
 """How long calls without a session may take to write their last message."""
 
 HANDLERS_END_SECONDS = 0.1
@@ -153,6 +160,7 @@ class DeviceServer:
                 "one of this machine"
             ) from error
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._health.set(LIVE, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         self._server = server
 

@@ -46,9 +46,9 @@ from device_service.scheduling.interleave import InterleaveConfig
 from device_service.security import exposure
 from device_service.server import DeviceServer
 from device_service.serving import ServiceOptions
-from device_service.signals import StopRequest
 from device_service.startup_checks import check_launch
 from device_service.wording import one_line
+from ttserve.signals import StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +127,7 @@ class _Service:
         start = asyncio.create_task(self._start())
         if not await _before(stop, start):
             logger.info("stopped while starting")
+            self._device.give_up()
             start.cancel()
             return 0
         ended = asyncio.create_task(self._server.engine_ended())

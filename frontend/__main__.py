@@ -14,6 +14,7 @@ from frontend.http.server import bind
 from frontend.log import configure_logging
 from ttserve.environment import prepare_frontend
 from ttserve.errors import StartupError
+from ttserve.signals import leave_at_once
 
 CANNOT_START = 2
 
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
+        leave_at_once()
         # Before anything imports vLLM, torch or tokenizers.
         prepare_frontend()
         config = read_command_line(arguments)

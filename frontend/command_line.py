@@ -147,6 +147,22 @@ def _add_http_options(parser: argparse.ArgumentParser) -> None:
         help="seconds that requests have to finish after SIGTERM (%(default)s); "
         "a second SIGTERM ends at once",
     )
+    group.add_argument(
+        "--accept-when-ready",
+        type=_not_negative,
+        default=0.0,
+        metavar="S",
+        help="with --fd: leave connections to those who share the socket until this "
+        "frontend is ready, but no longer than S seconds (%(default)s)",
+    )
+    group.add_argument(
+        "--drain-delay",
+        type=_not_negative,
+        default=0.0,
+        metavar="S",
+        help="seconds of these in which new requests are still taken, so that a "
+        "proxy sees in /ready that it must choose another frontend (%(default)s)",
+    )
 
 
 def _add_server_options(parser: argparse.ArgumentParser) -> None:

@@ -43,7 +43,12 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """The HTTP side: where to listen and what to accept."""
+    """The HTTP side: where to listen and what to accept.
+
+    Of `shutdown_seconds` the first `drain_delay` still bring new requests.
+    `accept_when_ready` is how many seconds a frontend that is not ready may
+    leave connections in the queue of its socket; 0 is not at all.
+    """
 
     host: str
     port: int
@@ -53,6 +58,8 @@ class HttpConfig:
     inspect_page: bool
     max_body_bytes: int
     shutdown_seconds: float
+    drain_delay: float
+    accept_when_ready: float
     keep_alive_seconds: int
     api_keys: tuple[str, ...]
     tls: Tls
@@ -139,6 +146,8 @@ def _http_config(own: argparse.Namespace, environ: Mapping[str, str]) -> HttpCon
         inspect_page=not own.disable_inspect_page,
         max_body_bytes=own.max_body_bytes,
         shutdown_seconds=own.shutdown_timeout,
+        drain_delay=own.drain_delay,
+        accept_when_ready=own.accept_when_ready,
         keep_alive_seconds=int(environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5")),
         api_keys=tuple(key for key in keys if key),
         tls=Tls(

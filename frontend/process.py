@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -15,10 +14,11 @@ from frontend.config import FrontendConfig
 from frontend.device.bundle import private_directory
 from frontend.device.connection import Connection, Listeners, ModelChanged
 from frontend.device.fleet import Fleet, Member, MemberRequests, open_fleet
+from frontend.drain import drain
 from frontend.http.context import InFlight
 from frontend.http.front_door import FrontDoor
 from frontend.http.metrics_door import metrics_app
-from frontend.http.server import HttpServer, bind_port, serving, url_of
+from frontend.http.server import HttpServer, bind_port, serving, serving_later, url_of
 from frontend.lifecycle import Lifecycle, Phase
 from frontend.metrics import FrontendMetrics
 from frontend.startup import (
@@ -27,7 +27,7 @@ from frontend.startup import (
     describe_model,
     load_vllm,
 )
-from ttserve.errors import Reason, TTServeError
+from ttserve.signals import StopRequest
 
 if TYPE_CHECKING:
     from frontend.engine.build import Engine
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODEL_CHANGED_EXIT = 3
-LAST_WORDS_SECONDS = 2.0
+READY_POLL = 0.05
 
 
 class Frontend:
@@ -48,48 +48,52 @@ class Frontend:
         self._in_flight = InFlight()
         self._door = FrontDoor(self._lifecycle)
         self._engine: Engine | None = None
-        self._stop = asyncio.Event()
-        self._stop_now = asyncio.Event()
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until told to stop, or until only a new process helps.
 
         Returns the exit status; raises StartupError when it cannot serve.
         """
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        stop = StopRequest()
         async with AsyncExitStack() as stack:
             http = self._config.http
             server = await stack.enter_async_context(
-                serving(self._door, listener, http)
+                serving_later(self._door, listener, http, self._accepting)
+                if http.accept_when_ready
+                else serving(self._door, listener, http)
             )
             logger.info("listening on %s", url_of(listener, http))
             await self._serve_metrics(stack)
             life = asyncio.create_task(self._live(server))
-            stopped = asyncio.create_task(self._stop.wait())
+            stopped = asyncio.create_task(stop.wait())
             try:
                 await asyncio.wait({life, stopped}, return_when=asyncio.FIRST_COMPLETED)
                 if life.done():
                     return life.result()
-                await self._drain(server)
+                self._lifecycle.phase = Phase.DRAINING
+                client = self._engine.client if self._engine else None
+                await drain(server, self._in_flight, client, http)
                 return 0
             finally:
                 life.cancel()
                 stopped.cancel()
                 await asyncio.gather(life, stopped, return_exceptions=True)
 
-    def _on_signal(self) -> None:
-        if self._stop.is_set():
-            logger.info("second signal: stopping at once")
-            self._stop_now.set()
-        self._stop.set()
+    async def _accepting(self) -> None:
+        """Wait until connections shall be taken."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._config.http.accept_when_ready
+        # Its reasons change in several places, and this is over soon.
+        while self._lifecycle.reasons() and loop.time() < end:  # noqa: ASYNC110
+            await asyncio.sleep(READY_POLL)
 
     async def _serve_metrics(self, stack: AsyncExitStack) -> None:
         http = self._config.http
         if http.metrics_port is not None:
             listener = bind_port(http.host, http.metrics_port)
             app = metrics_app(self._lifecycle)
-            await stack.enter_async_context(serving(app, listener, http))
+            server = await stack.enter_async_context(serving(app, listener, http))
+            stack.callback(server.abort_connections)
             logger.info("metrics on %s/metrics", url_of(listener, http))
 
     async def _live(self, server: HttpServer) -> int:
@@ -158,37 +162,6 @@ class Frontend:
         stack.callback(engine.llm.shutdown)
         stack.callback(relays.end, "this frontend has ended")
         refresh_certificates(server, self._config.http.tls, stack)
-        self._lifecycle.phase = Phase.SERVING
+        if self._lifecycle.phase is Phase.STARTING:
+            self._lifecycle.phase = Phase.SERVING
         self._door.open(app)
-
-    async def _drain(self, server: HttpServer) -> None:
-        """Refuse what is new, let what runs finish, end what does not."""
-        seconds = self._config.http.shutdown_seconds
-        self._lifecycle.phase = Phase.DRAINING
-        error = TTServeError(
-            Reason.DRAINING, "this frontend is shutting down", retry_after=1.0
-        )
-        if self._config.http.inherited_fd is not None:
-            server.stop_accepting()
-        if self._engine is not None:
-            self._engine.client.refuse(error)
-        if len(self._in_flight):
-            logger.info(
-                "shutting down: %d requests have %g s to finish",
-                len(self._in_flight),
-                seconds,
-            )
-            await self._wait_until_idle(seconds)
-        if len(self._in_flight) and self._engine is not None:
-            logger.warning("ending %d unfinished requests", len(self._in_flight))
-            self._engine.client.fail_everything(error)
-            await self._wait_until_idle(LAST_WORDS_SECONDS)
-
-    async def _wait_until_idle(self, seconds: float) -> None:
-        waits = {
-            asyncio.create_task(self._in_flight.drained()),
-            asyncio.create_task(self._stop_now.wait()),
-        }
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()

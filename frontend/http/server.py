@@ -8,7 +8,7 @@ import json
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from frontend.config import HttpConfig
 from ttserve.errors import StartupError
 
-LAST_CONNECTIONS_SECONDS = 2
+LAST_CONNECTIONS_SECONDS = 1
 START_POLL = 0.01
 
 
@@ -78,8 +78,18 @@ class HttpServer(uvicorn.Server):
 
     def stop_accepting(self) -> None:
         """Leave new connections to whoever shares the socket."""
-        for server in self.servers:
+        for server in self.servers if self.started else ():
             server.close()
+
+    @property
+    def has_connections(self) -> bool:
+        """Whether any client is connected, with or without a request."""
+        return bool(self.server_state.connections)
+
+    def abort_connections(self) -> None:
+        """Drop what clients have not read; requests see their client leave."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 @contextlib.asynccontextmanager
@@ -99,6 +109,34 @@ async def serving(
         yield server
     finally:
         server.should_exit = True
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def serving_later(
+    app: ASGIApp,
+    listener: socket.socket,
+    config: HttpConfig,
+    due: Callable[[], Awaitable[None]],
+) -> AsyncIterator[HttpServer]:
+    """As `serving`, but accept nothing until `due` returns.
+
+    Connections wait in the socket's queue, or go to others who share it.
+    """
+    server = HttpServer(_uvicorn_config(app, config))
+
+    async def serve() -> None:
+        await due()
+        if not server.should_exit:
+            await server.serve(sockets=[listener])
+
+    task = asyncio.create_task(serve())
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        if not server.started:
+            task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 

@@ -96,6 +96,18 @@ async def test_serving_after_warm_up(starting: Service) -> None:
     assert (await AttachClient(starting.channel()).open()).session_number == 1
 
 
+async def test_it_is_live_from_the_start_to_the_end_of_a_drain(
+    starting: Service,
+) -> None:
+    stub: Any = health_pb2_grpc.HealthStub(starting.channel())
+    live = health_pb2.HealthCheckRequest(service="live")
+    assert (await stub.Check(live)).status == SERVING
+    await starting.open()
+    await starting.server.drain(0.1)
+    assert await health(starting) == {NOT_SERVING}
+    assert (await stub.Check(live)).status == SERVING
+
+
 async def test_health_watch_sees_the_change(starting: Service) -> None:
     stub: Any = health_pb2_grpc.HealthStub(starting.channel())
     watch = stub.Watch(health_pb2.HealthCheckRequest(service="ttserve.v1.Device"))

@@ -14,6 +14,7 @@ from ttserve.launcher.commands import device_spec, frontend_specs
 from ttserve.launcher.config import LauncherConfig, parse, reachable, wants_colour
 from ttserve.launcher.output import Console
 from ttserve.launcher.readiness import ReadyPort, wait_until_ready
+from ttserve.launcher.rolling import RollingRestart
 from ttserve.launcher.sockets import listen
 from ttserve.launcher.supervisor import USAGE_ERROR, Supervisor, Timing
 
@@ -63,12 +64,18 @@ async def _supervise(
         for line in _ready_report(config, seconds):
             console.say(line)
 
+    async def ready_again(name: str) -> None:
+        await wait_until_ready([p for p in ports if p.frontend == name], console.say)
+
+    timing = Timing(grace=config.shutdown_seconds + KILL_AFTER_SECONDS)
+    children = [Child(spec, console.show) for spec in frontends]
     supervisor = Supervisor(
         Child(device, console.show),
-        [Child(spec, console.show) for spec in frontends],
+        children,
         announce,
         console,
-        Timing(grace=config.shutdown_seconds + KILL_AFTER_SECONDS),
+        timing,
+        RollingRestart(children, ready_again, console, timing.grace),
     )
     return await supervisor.run()
 

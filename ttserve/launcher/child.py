@@ -30,6 +30,8 @@ class ChildSpec:
     # Sent by the kernel if the launcher ends without having stopped the child.
     orphan_signal: signal.Signals
     inherited_fds: tuple[int, ...] = ()
+    # Added to `argv` in every start but the first.
+    again: tuple[str, ...] = ()
 
 
 class Child:
@@ -45,6 +47,7 @@ class Child:
         self._show = show
         self._process: asyncio.subprocess.Process | None = None
         self._ending = False
+        self._starts = 0
 
     @property
     def name(self) -> str:
@@ -83,6 +86,10 @@ class Child:
         that is only just being started stops too.
         """
         self._ending = True
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Ask the process to stop; another one may be run after it."""
         if self._process and self._process.returncode is None:
             self._process.terminate()
 
@@ -93,8 +100,11 @@ class Child:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _spawn(self, write_end: int) -> asyncio.subprocess.Process:
+        again = self._spec.again if self._starts else ()
+        self._starts += 1
         return await asyncio.create_subprocess_exec(
             *_tethered(self._spec),
+            *again,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=write_end,
             stderr=asyncio.subprocess.STDOUT,

@@ -11,6 +11,11 @@ from pathlib import Path
 from ttserve.launcher.child import ChildSpec
 from ttserve.launcher.config import LauncherConfig
 
+# Clients keep connections: each brings one more request and is closed.
+DRAIN_DELAY_SECONDS = 1.0
+# After that its clients are told why it is not ready.
+HELD_SECONDS = 60.0
+
 
 def device_spec(config: LauncherConfig) -> ChildSpec:
     model = ("--model", config.model) if config.model is not None else ()
@@ -41,8 +46,11 @@ def frontend_specs(config: LauncherConfig, listening_fd: int) -> Sequence[ChildS
                 *("--fd", str(listening_fd)),
                 *("--metrics-port", str(config.metrics_port + i)),
                 *("--shutdown-timeout", f"{config.shutdown_seconds:g}"),
+                *("--drain-delay", f"{DRAIN_DELAY_SECONDS:g}"),
                 *config.frontend_flags,
             ),
+            # Until it is ready, its connections are for the others.
+            again=("--accept-when-ready", f"{HELD_SECONDS:g}"),
             # It owns nothing but its open HTTP requests, and must not stay.
             orphan_signal=signal.SIGKILL,
             inherited_fds=(listening_fd,),

@@ -40,6 +40,10 @@ examples:
   tt-serve --mesh sim
       no weights at all: a simulated device, for load and protocol work
 
+signals:
+  SIGINT, SIGTERM, SIGHUP  stop; requests have --shutdown-timeout to finish
+  SIGUSR2                  restart the frontends, one at a time
+
 exit codes:
   0    stopped by a signal, in order
   2    the command line is wrong, or a port is taken

@@ -133,13 +133,13 @@ TABLE: dict[tuple[str, str], str] = {
 --trust-request-chat-template --version -h
 """,
     ("frontend", "one"): """
---allowed-headers --allowed-methods --allowed-origins --api-server-count
---chat-template --chat-template-content-format --cohere-format
+--accept-when-ready --allowed-headers --allowed-methods --allowed-origins
+--api-server-count --chat-template --chat-template-content-format --cohere-format
 --data-parallel-supervisor-port --default-chat-template-kwargs
 --device-inspector-token-file --device-service --device-timeout --device-tls-ca
 --device-tls-cert --device-tls-key --device-tls-server-name --device-token-file
 --disable-access-log-for-endpoints --dp-supervisor-probe-failure-threshold
---dp-supervisor-probe-interval-s --dp-supervisor-probe-timeout-s --fd
+--dp-supervisor-probe-interval-s --dp-supervisor-probe-timeout-s --drain-delay --fd
 --fingerprint-mode --fingerprint-value --h11-max-header-count
 --h11-max-incomplete-event-size --host --log-config-file --lost-after
 --max-body-bytes --max-log-len --metrics-port --middleware --name

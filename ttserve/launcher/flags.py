@@ -53,6 +53,7 @@ SET_BY_LAUNCHER = {
     "--name": "frontends are named frontend0, frontend1, ...",
     "--fd": "use --host and --port",
     "--uds": "use --host and --port",
+    "--accept-when-ready": "frontends that start again get it",
 }
 # Flags with which a command does something else than serve.
 ALONE = {"--check": "run tt-device-service --check"}

@@ -12,12 +12,15 @@ from typing import Any
 
 from ttserve.launcher.child import Child
 from ttserve.launcher.output import Console
+from ttserve.launcher.rolling import RollingRestart
 
 # What our commands exit with when a flag or its value is wrong. Trying again
 # would end the same way.
 USAGE_ERROR = 2
 STARTS_BEFORE_GIVING_UP = 5
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# SIGHUP is what a terminal sends that closes.
+RESTART_SIGNAL = signal.SIGUSR2
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,14 @@ class Supervisor:
         wait_until_ready: Callable[[], Awaitable[None]],
         console: Console,
         timing: Timing,
+        rolling: RollingRestart,
     ) -> None:
         self._device = device
         self._frontends = tuple(frontends)
         self._wait_until_ready = wait_until_ready
         self._console = console
         self._timing = timing
+        self._rolling = rolling
         self._keepers: dict[Child, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
@@ -89,6 +94,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for signum in STOP_SIGNALS:
             loop.add_signal_handler(signum, self._on_signal, signum)
+        loop.add_signal_handler(RESTART_SIGNAL, self._on_restart)
         children = (self._device, *self._frontends)
         self._keepers = {c: asyncio.create_task(self._keep(c)) for c in children}
         readiness = asyncio.create_task(self._watch_readiness())
@@ -99,6 +105,7 @@ class Supervisor:
                 [stop, *self._keepers.values()], return_when=asyncio.FIRST_COMPLETED
             )
             self._stop.set()
+            self._rolling.stop()
             await self._end(self._frontends)
             await self._end([self._device])
         finally:
@@ -116,6 +123,9 @@ class Supervisor:
             code = await child.run()
             if self._stop.is_set():
                 return
+            if self._rolling.is_part(child):
+                failures = 0
+                continue
             if time.monotonic() - started >= self._timing.forgiven_after:
                 failures = 0
             failures += 1
@@ -153,6 +163,12 @@ class Supervisor:
                 self._console.say(f"{child.name} has not stopped; killing it")
                 child.kill()
         await gone
+
+    def _on_restart(self) -> None:
+        if self._has_served and not self._stop.is_set():
+            self._rolling.begin()
+        else:
+            self._console.say("not ready: nothing is restarted")
 
     def _on_signal(self, signum: signal.Signals) -> None:
         if not self._stop.is_set():

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import signal
 import socket
-import threading
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.e2e.frontend_alone.test_errors import envelope
-from tests.e2e.frontend_alone.test_failures import LONG, last_event
 from tests.support.fake_device import FakeDevice, model
 from tests.support.frontend_process import (
     FrontendProcess,
@@ -20,7 +17,6 @@ from tests.support.frontend_process import (
     wait_for,
 )
 
-KEY = "secret"
 NOBODY = "127.0.0.1:1"
 
 
@@ -93,80 +89,28 @@ def test_port_answers_from_the_start(tmp_path: Path) -> None:
         envelope_of_start(httpx.post(f"{frontend.url}/v1/completions", json={}))
         frontend.terminate()
         assert frontend.exit_status() == 0
+        assert "Traceback" not in frontend.log
+
+
+def test_a_signal_before_the_port_is_bound(tmp_path: Path) -> None:
+    with FrontendProcess(NOBODY, tmp_path / "log") as frontend:
+        wait_for(lambda: catches(frontend, signal.SIGTERM), 60)
+        frontend.terminate()
+        assert frontend.exit_status() == 0
+        assert frontend.log == ""
+
+
+def catches(frontend: FrontendProcess, number: signal.Signals) -> bool:
+    """Whether the process handles a signal by now."""
+    status = Path(f"/proc/{frontend.process.pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (number - 1) & 1)
 
 
 def envelope_of_start(response: httpx.Response) -> None:
     assert response.status_code == 503
     assert response.json()["error"]["code"] == 503
     assert "device service" in response.json()["error"]["message"]
-
-
-@pytest.mark.timeout(300)
-def test_keys_and_drain(tmp_path: Path) -> None:
-    """One start for both: the process ends with the test."""
-    with (
-        FakeDevice() as device,
-        FrontendProcess(
-            device.address,
-            tmp_path / "log",
-            *("--api-key", KEY, "other", "--shutdown-timeout", "3"),
-        ) as frontend,
-    ):
-        frontend.wait_until_ready()
-        check_keys(frontend)
-        check_drain(frontend, device)
-
-
-def check_keys(frontend: FrontendProcess) -> None:
-    body = {"prompt": "x", "max_tokens": 1}
-    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": KEY}):
-        for path in ("/v1/completions", "/tokenize", "/nope"):
-            refused = httpx.post(frontend.url + path, json=body, headers=headers)
-            envelope(refused, 401)
-        for path in ("/v1/models", "/metrics", "/openapi.json"):
-            envelope(httpx.get(frontend.url + path, headers=headers), 401)
-    for path in ("/live", "/ready", "/health"):
-        assert httpx.get(frontend.url + path).status_code == 200
-    for given in (
-        {"authorization": f"Bearer {KEY}"},
-        {"authorization": "bearer other"},
-        {"x-api-key": KEY},
-    ):
-        url = f"{frontend.url}/v1/completions"
-        httpx.post(url, json=body, headers=given).raise_for_status()
-
-
-def check_drain(frontend: FrontendProcess, device: FakeDevice) -> None:
-    """What can finish in time finishes, the rest ends with an error, then it ends."""
-    device.behaviour.step_seconds = 0.02
-    answers: dict[str, httpx.Response] = {}
-
-    def ask(name: str, body: dict[str, object]) -> None:
-        url = f"{frontend.url}/v1/completions"
-        headers = {"authorization": f"Bearer {KEY}"}
-        answers[name] = httpx.post(url, json=body, headers=headers, timeout=30)
-
-    threads = [
-        threading.Thread(target=ask, args=(name, body))
-        for name, body in (
-            ("short", {"prompt": "x", "max_tokens": 50}),
-            ("long", {"prompt": "x", "stream": True, **LONG}),
-        )
-    ]
-    for thread in threads:
-        thread.start()
-    wait_for(lambda: device.live_requests == 2)
-    frontend.terminate()
-    wait_for(lambda: not frontend.ready(), 2)
-    report = httpx.get(f"{frontend.url}/ready").json()
-    assert report["reasons"][0]["reason"] == "draining"
-    assert httpx.get(f"{frontend.url}/live").status_code == 200
-    for thread in threads:
-        thread.join(20)
-    assert frontend.exit_status() == 0
-    assert answers["short"].json()["usage"]["completion_tokens"] == 50
-    assert last_event(answers["long"].text)["error"]["code"] == 503
-    assert json.dumps("finish_reason") + ':"' not in answers["long"].text
 
 
 @pytest.mark.slow

@@ -383,7 +383,46 @@ async def test_requests_are_counted_and_named() -> None:
     assert seen[0] == ("mine", 1, "mine")
     assert seen[1] == (second.headers["x-request-id"], 0, None)
     assert len(in_flight) == 0
-    await asyncio.wait_for(in_flight.drained(), 1)
+    async with asyncio.timeout(1):
+        await in_flight.drained(60)
+
+
+async def test_a_drain_closes_connections_and_answers_the_unanswered() -> None:
+    in_flight = InFlight()
+    reached = asyncio.Event()
+
+    async def never(request: Request) -> Any:
+        reached.set()
+        await asyncio.Event().wait()
+
+    async with client(RequestContext(app("/x", never), in_flight)) as http:
+        asking = asyncio.create_task(http.get("/x"))
+        await reached.wait()
+        in_flight.close_connections()
+        in_flight.end_unanswered(HttpError(503, "bye", retry_after=2.0))
+        answer = await asking
+    assert answer.status_code == 503
+    assert answer.json()["error"]["message"] == "bye"
+    assert answer.headers["retry-after"] == "2"
+    assert answer.headers["connection"] == "close"
+    assert len(in_flight) == 0
+
+
+async def test_a_client_that_leaves_is_not_answered() -> None:
+    in_flight = InFlight()
+    reached = asyncio.Event()
+
+    async def never(request: Request) -> Any:
+        reached.set()
+        await asyncio.Event().wait()
+
+    async with client(RequestContext(app("/x", never), in_flight)) as http:
+        asking = asyncio.create_task(http.get("/x"))
+        await reached.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    assert len(in_flight) == 0
 
 
 class Waiting:

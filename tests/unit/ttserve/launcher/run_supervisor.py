@@ -15,12 +15,13 @@ from typing import Any
 
 from ttserve.launcher.child import Child, ChildSpec
 from ttserve.launcher.output import Console
+from ttserve.launcher.rolling import RollingRestart
 from ttserve.launcher.supervisor import Supervisor, Timing
 
 
 def main(setup: dict[str, Any]) -> int:
     specs = [
-        ChildSpec(name, tuple(argv), signal.SIGTERM)
+        ChildSpec(name, tuple(argv), signal.SIGTERM, again=("again",))
         for name, argv in (
             ("device", setup["device"]),
             *((f"frontend{i}", argv) for i, argv in enumerate(setup["frontends"])),
@@ -36,7 +37,12 @@ def main(setup: dict[str, Any]) -> int:
         console.say("ready")
 
     timing = Timing(**setup["timing"])
-    supervisor = Supervisor(device, frontends, ready, console, timing)
+
+    async def ready_again(name: str) -> None:
+        console.say(f"waiting for {name}")
+
+    rolling = RollingRestart(frontends, ready_again, console, timing.grace)
+    supervisor = Supervisor(device, frontends, ready, console, timing, rolling)
     return asyncio.run(supervisor.run())
 
 

@@ -26,7 +26,11 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 class StopRequest:
-    """Set by the first signal. Event loop only."""
+    """Set by the first signal. Event loop only.
+
+    The second ends the process with the status that a shell would report, 128
+    and the signal's number: nothing is closed or answered any more.
+    """
 
     def __init__(self) -> None:
         self._asked = asyncio.Event()

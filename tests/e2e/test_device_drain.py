@@ -1,0 +1,139 @@
+"""The end of a device service, as each kind of client sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.support import slow_start
+from tests.support.attach_client import submission
+from tests.support.frontend_process import wait_for
+from tests.support.stack import DeviceProcess
+from ttserve.errors import Reason
+from ttserve.protocol import PROTOCOL_MINOR
+from ttserve.status import from_rpc_error, from_status
+from ttserve.v1 import device_pb2, generation_pb2, inspector_pb2, step_pb2
+
+pytestmark = pytest.mark.timeout(400)
+
+GRACE = 3.0
+LOGPROBS = generation_pb2.LogprobsRequest(top_count=20)
+ENDLESS = generation_pb2.StopRules(max_output_tokens=1900)
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+
+@contextlib.contextmanager
+def started(directory: Path, *options: str, **how: Any) -> Iterator[DeviceProcess]:
+    """A device service that ends with the test."""
+    device = DeviceProcess(directory / "log", *options, **how)
+    try:
+        device.start()
+        yield device
+    finally:
+        device.close()
+
+
+def requests_of(*handles: int) -> Iterator[device_pb2.AttachRequest]:
+    """What an attached frontend sends that never pings and never reads."""
+    hello = device_pb2.OpenSession(
+        protocol_minor=PROTOCOL_MINOR, frontend_name="deaf", vllm_version="0.30.0"
+    )
+    yield device_pb2.AttachRequest(open=hello)
+    for handle in handles:
+        changes = {"stop": ENDLESS, "logprobs": LOGPROBS}
+        yield device_pb2.AttachRequest(submit=submission(handle, **changes))
+    while True:  # never half-closed
+        time.sleep(0.1)
+        yield device_pb2.AttachRequest(ping=device_pb2.Ping(sequence=1))
+
+
+def slow_schema(depth: int) -> str:
+    """Takes the longer to compile the deeper it is: many seconds at 150."""
+    schema: dict[str, Any] = {"type": "string"}
+    for level in range(depth):
+        twin = schema if level < 6 else {"type": "string"}
+        schema = {"type": "object", "properties": {"a": schema, "b": twin}}
+    return json.dumps(schema)
+
+
+def test_nobody_holds_up_a_drain(tmp_path: Path) -> None:
+    """Clients that do not read, connections without a call, a grammar that compiles."""
+    options = ("--shutdown-grace", str(GRACE), "--max-num-seqs", "16")
+    profile = ("--additional-config.tt.sim.decode_ms", "10")
+    with (
+        started(tmp_path, *options, *profile) as service,
+        ThreadPoolExecutor() as pool,
+    ):
+        service.wait_until_serving()
+        device, channel = service.device, grpc.insecure_channel(service.address)
+        deaf = [
+            device.Attach(requests_of(*range(1, 9))),
+            service.inspector.WatchSteps(inspector_pb2.WatchStepsRequest()),
+            device.Generate(
+                device_pb2.GenerateRequest(
+                    prompt_token_ids=[40], stop=ENDLESS, logprobs=LOGPROBS
+                )
+            ),
+        ]
+        wait_for(lambda: service.live_requests() == 9)
+        silent = [
+            socket.create_connection(("127.0.0.1", service.port)) for _ in range(2)
+        ]
+        silent[1].sendall(HTTP2_PREFACE)
+
+        def generate(tokens: int, **constraint: Any) -> step_pb2.Finish:
+            request = device_pb2.GenerateRequest(
+                prompt_token_ids=[40],
+                stop=generation_pb2.StopRules(max_output_tokens=tokens),
+                structured_output=generation_pb2.StructuredOutput(**constraint),
+            )
+            if not constraint:
+                request.ClearField("structured_output")
+            *_, last = device.Generate(request)
+            finish: step_pb2.Finish = last.finish
+            return finish
+
+        short = pool.submit(generate, 60)
+        endless = pool.submit(generate, 1900)
+        compiling = pool.submit(generate, 60, json_schema=slow_schema(150))
+        wait_for(lambda: service.live_requests() == 12)
+        service.signal(signal.SIGTERM)
+        began = time.monotonic()
+        wait_for(lambda: not service.serving(), 1.0)
+        with pytest.raises(grpc.RpcError) as refused:
+            generate(1)
+        error: Any = refused.value
+        assert from_rpc_error(error).reason is Reason.DRAINING
+        assert short.result().reason == step_pb2.FINISH_REASON_LENGTH
+        for ended in (endless, compiling):
+            finish = ended.result()
+            assert finish.reason == step_pb2.FINISH_REASON_ERROR
+            assert from_status(finish.error).reason is Reason.DRAINING
+        assert service.process.wait(30) == 0
+        assert GRACE - 0.1 < time.monotonic() - began < GRACE + 2
+        assert "Traceback" not in service.log
+        for call in deaf:
+            call.cancel()
+        for connection in silent:
+            connection.close()
+        channel.close()
+
+
+def test_a_signal_while_it_warms_up(tmp_path: Path) -> None:
+    """The part under way is waited for, as the mesh must be closed; no other is."""
+    with started(tmp_path, program=(str(slow_start.__file__),)) as service:
+        wait_for(lambda: "prefill warms up" in service.log, 200)
+        service.signal(signal.SIGTERM)
+        assert service.process.wait(30) == 0
+        assert "closing the mesh" in service.log
+        assert "Traceback" not in service.log
