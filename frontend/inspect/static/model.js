@@ -7,6 +7,7 @@ export class Model {
   constructor() {
     this.state = null;
     this.steps = []; // oldest first
+    this.newestAt = 0; // when the newest step came, by our clock
     this.lost = 0;
     this.trouble = "connecting";
     this.lastShare = new Map(); // request id -> its share of its newest step
@@ -42,6 +43,7 @@ export class Model {
         }
       }
     }
+    if (added.length > 0) this.newestAt = performance.now();
     this.steps = this.steps.concat(added).slice(-KEPT_STEPS);
   }
 
@@ -55,8 +57,10 @@ export class Model {
     return { letter: "P", phase: "prefill", words };
   }
 
-  /** Rates and shares over the last seconds before `now` (seconds since the epoch). */
-  rates(now) {
+  /** Rates and shares over the last seconds, by the device service's clock. */
+  rates() {
+    const since = (performance.now() - this.newestAt) / 1000;
+    const now = (this.steps.at(-1)?.unix_seconds ?? 0) + since;
     const recent = this.steps.filter((step) => step.unix_seconds > now - RATE_SECONDS);
     const share = (wanted) =>
       recent.length === 0 ? null : recent.filter(wanted).length / recent.length;

@@ -134,7 +134,7 @@ function showLink() {
 }
 
 function showFigures(state) {
-  const rates = model.rates(Date.now() / 1000);
+  const rates = model.rates();
   const total = (of) => state.lanes.reduce((sum, lane) => sum + of(lane), 0);
   const blocks = total((lane) => lane.total_blocks);
   const figures = {

@@ -17,89 +17,26 @@ from frontend.inspect import reader as reader_module
 from frontend.inspect.page import FILES, inspect_routes
 from frontend.inspect.reader import Reader
 from frontend.inspect.relay import MAX_READERS, Relays, TooManyReaders
+from tests.support.scripted_inspector import InspectedDevice, ScriptedInspector
 from tests.support.waiting import eventually
-from ttserve.v1 import inspector_pb2, inspector_pb2_grpc
-
-
-class Inspector(inspector_pb2_grpc.InspectorServicer):
-    """A device service whose steps happen when the test says so."""
-
-    def __init__(self) -> None:
-        self.instance_id = "one"
-        self.streams: set[asyncio.Queue[inspector_pb2.WatchStepsResponse]] = set()
-        self.opened = 0
-        self.steps: list[inspector_pb2.StepRecord] = []
-
-    def step(self, number: int) -> None:
-        record = inspector_pb2.StepRecord(
-            number=number, phase=inspector_pb2.PHASE_DECODE, phase_reason="because"
-        )
-        self.steps.append(record)
-        self.send(inspector_pb2.WatchStepsResponse(step=record))
-
-    def send(self, response: inspector_pb2.WatchStepsResponse) -> None:
-        for stream in self.streams:
-            stream.put_nowait(response)
-
-    async def GetState(
-        self, request: Any, context: Any
-    ) -> inspector_pb2.GetStateResponse:
-        return inspector_pb2.GetStateResponse(
-            instance_id=self.instance_id, step_number=len(self.steps)
-        )
-
-    async def ListSteps(
-        self, request: Any, context: Any
-    ) -> inspector_pb2.ListStepsResponse:
-        return inspector_pb2.ListStepsResponse(steps=self.steps[-request.limit :])
-
-    async def WatchSteps(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        queue: asyncio.Queue[inspector_pb2.WatchStepsResponse] = asyncio.Queue()
-        self.streams.add(queue)
-        self.opened += 1
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self.streams.discard(queue)
-
-
-class Device:
-    """The inspector on a port, to be stopped and started again."""
-
-    def __init__(self) -> None:
-        self.inspector = Inspector()
-        self.port = 0
-        self._server: grpc.aio.Server | None = None
-
-    async def start(self) -> None:
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        inspector_pb2_grpc.add_InspectorServicer_to_server(self.inspector, self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
-        await self._server.start()
-
-    async def stop(self) -> None:
-        assert self._server is not None
-        await self._server.stop(0)
+from ttserve.v1 import inspector_pb2
 
 
 @pytest_asyncio.fixture
-async def device() -> AsyncIterator[Device]:
-    running = Device()
+async def device() -> AsyncIterator[InspectedDevice]:
+    running = InspectedDevice()
     await running.start()
     yield running
     await running.stop()
 
 
 @pytest_asyncio.fixture
-async def relays(device: Device) -> AsyncIterator[Relays]:
+async def relays(device: InspectedDevice) -> AsyncIterator[Relays]:
     backoff = [
         ("grpc.min_reconnect_backoff_ms", 50),
         ("grpc.initial_reconnect_backoff_ms", 50),
     ]
-    async with grpc.aio.insecure_channel(
-        f"127.0.0.1:{device.port}", options=backoff
-    ) as channel:
+    async with grpc.aio.insecure_channel(device.address, options=backoff) as channel:
         yield Relays(lambda: {"first": channel, "second": channel})
 
 
@@ -120,7 +57,9 @@ async def message_with(reader: Reader, field: str) -> dict[str, Any]:
     return message
 
 
-async def test_two_browsers_share_a_stream(device: Device, relays: Relays) -> None:
+async def test_two_browsers_share_a_stream(
+    device: InspectedDevice, relays: Relays
+) -> None:
     device.inspector.step(1)
     name, first = relays.join(None)
     assert name == "first"
@@ -144,7 +83,9 @@ async def test_two_browsers_share_a_stream(device: Device, relays: Relays) -> No
     await eventually(lambda: not device.inspector.streams)
 
 
-async def test_return_of_a_device_service(device: Device, relays: Relays) -> None:
+async def test_return_of_a_device_service(
+    device: InspectedDevice, relays: Relays
+) -> None:
     _, reader = relays.join(None)
     await message_with(reader, "state")
     await eventually(lambda: len(device.inspector.streams) == 1)
@@ -159,15 +100,16 @@ async def test_return_of_a_device_service(device: Device, relays: Relays) -> Non
     message = await message_with(reader, "steps")
     assert [step["number"] for step in message["steps"]] == [2]
     await device.stop()
-    device.inspector = Inspector()
-    device.inspector.instance_id = "two"
+    device.inspector = ScriptedInspector("two")
     device.inspector.step(1)
     await device.start()
     message = await message_with(reader, "steps")
     assert [step["number"] for step in message["steps"]] == [1]
 
 
-async def test_losses_on_the_way_are_told(device: Device, relays: Relays) -> None:
+async def test_losses_on_the_way_are_told(
+    device: InspectedDevice, relays: Relays
+) -> None:
     _, reader = relays.join(None)
     await eventually(lambda: len(device.inspector.streams) == 1)
     device.inspector.send(inspector_pb2.WatchStepsResponse(lost_steps=7))

@@ -1,0 +1,1 @@
+"""`tt-top`: what a device service is doing, in a terminal."""

@@ -1,0 +1,74 @@
+"""The command line of `tt-top`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import ttserve
+from ttserve.client_security import (
+    ChannelSecurity,
+    add_channel_options,
+    channel_security,
+)
+from ttserve.errors import StartupError
+
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\s,]+):\d{1,5}")
+
+_EPILOG = """\
+keys: q quit, p pause the view, left and right choose a lane (or all)
+
+  tt-top                      the device service of this machine
+  tt-top device:50051 --once  one picture, for a pipe
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TopConfig:
+    """Where to look and how."""
+
+    address: str
+    security: ChannelSecurity
+    once: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise StartupError(message)
+
+
+def read_command_line(
+    arguments: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> TopConfig:
+    """Read the options; StartupError for what is malformed."""
+    parser = _Parser(
+        prog="tt-top",
+        description="Shows what a device service is doing: lanes, rows, queues, KV "
+        "blocks, sessions, and its steps as they happen.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=ttserve.__version__)
+    parser.add_argument(
+        "address",
+        nargs="?",
+        default=DEFAULT_ADDRESS,
+        metavar="HOST:PORT",
+        help="of the device service (%(default)s)",
+    )
+    parser.add_argument("--once", action="store_true", help="print one picture and end")
+    add_channel_options(parser.add_argument_group("TLS and tokens"))
+    options = parser.parse_args(arguments)
+    if not _ADDRESS.fullmatch(options.address):
+        raise StartupError(
+            f"{options.address!r} is not HOST:PORT (for example {DEFAULT_ADDRESS} "
+            "or [::1]:50051)"
+        )
+    security = channel_security(options, environ)
+    return TopConfig(options.address, security, options.once)
