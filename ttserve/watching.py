@@ -49,7 +49,10 @@ class Watch:
         self._newest = 0
 
     async def run(self) -> None:
-        """Watch until cancelled, through any number of lost connections."""
+        """Watch until cancelled, through any number of lost connections.
+
+        Whoever closes the channel ends it too.
+        """
         while True:
             try:
                 await self._follow()

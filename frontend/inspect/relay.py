@@ -33,8 +33,9 @@ class UnknownDevice(Exception):
 class Relay:
     """One device service and the browsers that look at it."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, devices: Devices) -> None:
         self._channel = channel
+        self._devices = devices
         self._readers: set[Reader] = set()
         self._recent: deque[str] = deque(maxlen=HISTORY)
         self._news = {"trouble": to_json("connecting")}
@@ -52,6 +53,7 @@ class Relay:
         reader.offer(self._recent)
         if self._watching is None:
             self._watching = asyncio.create_task(Watch(self._channel, self).run())
+            self._watching.add_done_callback(self._on_end)
 
     def leave(self, reader: Reader) -> None:
         """Send no more; with the last reader the stream ends."""
@@ -79,6 +81,9 @@ class Relay:
             for reader in self._readers:
                 reader.forget_steps()
         self._tell("state", encode_state(state))
+        devices = to_json(list(self._devices()))
+        if devices != self._news.get("devices"):
+            self._tell("devices", devices)
 
     def on_steps(self, steps: Sequence[inspector_pb2.StepRecord]) -> None:
         """Pass the steps on: each becomes JSON once, for all."""
@@ -91,6 +96,11 @@ class Relay:
         """The device service had no room for them."""
         for reader in self._readers:
             reader.lose(steps)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        """Watching ends by itself only with its channel."""
+        if task is self._watching:
+            self.end("this device service is not used any more")
 
     def _tell(self, name: str, value: str) -> None:
         self._news[name] = value
@@ -116,10 +126,9 @@ class Relays:
             raise UnknownDevice(name)
         if sum(map(len, self._relays.values())) >= MAX_READERS:
             raise TooManyReaders
-        relay = self._relays.setdefault(name, Relay(devices[name]))
+        relay = self._relays.setdefault(name, Relay(devices[name], self._devices))
         reader = Reader()
         reader.tell("devices", to_json(list(devices)))
-        reader.tell("device", to_json(name))
         relay.join(reader)
         return name, reader
 

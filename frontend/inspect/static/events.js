@@ -7,7 +7,8 @@ const SILENCE_MS = 10000;
 /** Read until `signal` aborts; reconnect for as long as that can help.
  *
  * `on.message(object)` for every event, `on.trouble(text)` when there is no
- * stream, `on.keyWanted()` when the server refused the key: then it is over.
+ * stream. `on.keyWanted()` when the server refused the key and `on.deviceGone()`
+ * when it has no such device service: then it is over.
  */
 export async function follow(device, key, signal, on) {
   const query = device === null ? "" : `?device=${encodeURIComponent(device)}`;
@@ -20,6 +21,7 @@ export async function follow(device, key, signal, on) {
         headers, signal: silence.signal, cache: "no-store",
       });
       if (response.status === 401) return on.keyWanted();
+      if (response.status === 404) return on.deviceGone();
       if (!response.ok) throw new Error(await reasonOf(response));
       let end = "the server ended the stream";
       for await (const message of messages(response.body, silence)) {

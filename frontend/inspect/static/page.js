@@ -163,8 +163,9 @@ function offerLanes(all) {
   for (const lane of all) select.add(new Option(lane.lane));
 }
 
-function offerDevices(names, chosen) {
+function offerDevices(names) {
   const select = $("device");
+  const chosen = device ?? names[0];
   select.replaceChildren(...names.map((name) => new Option(name, name, false, name === chosen)));
   $("device-choice").hidden = names.length < 2;
 }
@@ -182,13 +183,17 @@ function look() {
   const mine = model;
   follow(device, sessionStorage.getItem(KEY), stop.signal, {
     message(message) {
-      if (message.devices !== undefined) offerDevices(message.devices, message.device);
+      if (message.devices !== undefined) offerDevices(message.devices);
       mine.take(message);
       drawSoon();
     },
     trouble(text) {
       mine.trouble = text;
       drawSoon();
+    },
+    deviceGone() {
+      device = null;
+      look();
     },
     keyWanted() {
       mine.trouble = sessionStorage.getItem(KEY) ? "the key was refused" : "an API key is wanted";

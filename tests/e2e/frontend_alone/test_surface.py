@@ -20,7 +20,11 @@ DESCRIBED = {
     "/version": {"get"},
     "/metrics": {"get"},
 }
-ALSO_SERVED = {"/live", "/ready", "/health", "/openapi.json", "/docs", "/redoc"}
+ALSO_SERVED = {
+    *("/live", "/ready", "/health"),
+    *("/openapi.json", "/docs", "/redoc"),
+    "/inspect",
+}
 
 NOT_SERVED = [
     "/invocations",

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from frontend.inspect import reader as reader_module
 from frontend.inspect.page import FILES, inspect_routes
 from frontend.inspect.reader import Reader
-from frontend.inspect.relay import MAX_READERS, Relays, TooManyReaders
+from frontend.inspect.relay import MAX_READERS, Relays, TooManyReaders, UnknownDevice
 from tests.support.scripted_inspector import InspectedDevice, ScriptedInspector
 from tests.support.waiting import eventually
 from ttserve.v1 import inspector_pb2
@@ -105,6 +105,26 @@ async def test_return_of_a_device_service(
     await device.start()
     message = await message_with(reader, "steps")
     assert [step["number"] for step in message["steps"]] == [1]
+
+
+async def test_a_device_service_that_is_taken_off_the_list(
+    device: InspectedDevice,
+) -> None:
+    channels = {
+        name: grpc.aio.insecure_channel(device.address) for name in ("first", "second")
+    }
+    relays = Relays(lambda: channels)
+    name, reader = relays.join("first")
+    await message_with(reader, "state")
+    second = channels.pop("second")
+    assert (await message_with(reader, "devices"))["devices"] == ["first"]
+    await channels.pop("first").close(None)
+    end = (await message_with(reader, "end"))["end"]
+    assert end == "this device service is not used any more"
+    relays.leave(name, reader)
+    with pytest.raises(UnknownDevice):
+        relays.join("first")
+    await second.close(None)
 
 
 async def test_losses_on_the_way_are_told(
