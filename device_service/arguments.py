@@ -223,6 +223,12 @@ def _add_serving_options(own: Any) -> None:
         "the prefix cache.",
     )
     own.add_argument(
+        "--enable-vllm-grpc",
+        action="store_true",
+        help="Also serve vllm.grpc.engine.VllmEngine, on the same port, for other "
+        "gateways such as SMG; see docs/GATEWAYS.md.",
+    )
+    own.add_argument(
         "--step-ring",
         metavar="N",
         type=_count,

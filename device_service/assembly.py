@@ -6,9 +6,11 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from vllm.config import VllmConfig
+from vllm.distributed.kv_events import KVCacheEvent
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import (
     get_request_block_hasher,
@@ -29,6 +31,7 @@ from device_service.kv.layers import PageTables
 from device_service.live import LiveRequests
 from device_service.mesh.interface import Driver
 from device_service.outcome import Outcomes
+from device_service.records import StepRecord
 from device_service.sampling.interface import HostSampling
 from device_service.sampling.site import SiteRule
 from device_service.scheduling.interleave import InterleaveConfig, InterleavePolicy
@@ -36,6 +39,9 @@ from device_service.scheduling.lane import Lane, LaneLimits
 from device_service.scheduling.planner import Planner
 from device_service.step_log import StepRing
 from device_service.updates import UpdateBoard
+
+LaneEventSink = Callable[[int, list[KVCacheEvent]], None]
+"""Takes what happened to the cached blocks of a lane. Engine thread; does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,12 @@ def _block_hasher(vllm_config: VllmConfig, plan: KVCacheConfig) -> BlockHasher |
     return get_request_block_hasher(hash_block_size, hash_function)
 
 
-def build_engine(
+def _report_block_events(lanes: list[Lane], _: StepRecord) -> None:
+    for lane in lanes:
+        lane.kv.report_block_events()
+
+
+def build_engine(  # noqa: PLR0913 - wiring: one parameter per part
     vllm_config: VllmConfig,
     limits: EngineLimits,
     interleave: InterleaveConfig,
@@ -109,8 +120,12 @@ def build_engine(
     sampling: HostSampling,
     *,
     clock: Callable[[], float] = time.monotonic,
+    on_block_events: LaneEventSink | None = None,
 ) -> Engine:
-    """Assemble an engine; nothing runs until `Engine.start`."""
+    """Assemble an engine; nothing runs until `Engine.start`.
+
+    With `on_block_events`, what is cached and evicted is told after every step.
+    """
     scheduler = vllm_config.scheduler_config
     max_model_len = vllm_config.model_config.max_model_len
     lane_limits = LaneLimits(
@@ -134,12 +149,16 @@ def build_engine(
                 plan,
                 tables=tables.of_rows(number * limits.rows, (number + 1) * limits.rows),
                 block_hasher=hasher,
+                on_block_events=on_block_events and partial(on_block_events, number),
             ),
             clock=clock,
             on_row_left=driver.release_row,
         )
         for number in range(limits.lanes)
     ]
+    steps = StepRing(limits.step_ring)
+    if on_block_events is not None:
+        steps.add_listener(partial(_report_block_events, lanes))
     board = UpdateBoard(
         clock, lambda: sum(lane.kv.usage for lane in lanes) / len(lanes)
     )
@@ -175,7 +194,7 @@ def build_engine(
             clock=clock,
         ),
         grammars=sampling.grammars,
-        steps=StepRing(limits.step_ring),
+        steps=steps,
         block_hasher=hasher,
         clock=clock,
     )

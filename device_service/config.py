@@ -39,6 +39,7 @@ _OWN = frozenset(
         "grpc_token_file",
         "inspector_token_file",
         "step_control_token_file",
+        "enable_vllm_grpc",
         "step_ring",
         "metrics_port",
         "metrics_host",
@@ -106,6 +107,7 @@ class DeviceConfig:
     shutdown_grace: float
     enable_step_control: bool
     security: GrpcSecurity
+    enable_vllm_grpc: bool
     step_ring: int
     metrics_port: int | None
     metrics_host: str
@@ -159,6 +161,7 @@ def parse_args(
         shutdown_grace=values["shutdown_grace"],
         enable_step_control=values["enable_step_control"],
         security=read_security(options, environ),
+        enable_vllm_grpc=values["enable_vllm_grpc"],
         step_ring=values["step_ring"],
         metrics_port=values["metrics_port"],
         metrics_host=values["metrics_host"],

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any
 
 import grpc
 
 from device_service.codec.model import model_message
+from device_service.codec.outputs import generate_response
 from device_service.generate import GenerateCall, prepare_generate
 from device_service.records import AbortCause
-from device_service.rpc import Context, or_abort
+from device_service.rpc import Context, metadata, or_abort
 from device_service.serving import Serving
 from device_service.session import Session, Wire
 from ttserve.errors import TTServeError
@@ -108,15 +110,21 @@ class DeviceServicer:
                 )
 
     async def _generate(self, data: bytes, context: Context) -> None:
-        external_id = _metadata(context, "x-request-id")
+        external_id = metadata(context, "x-request-id")
         try:
             candidate = await prepare_generate(data, self._serving, external_id)
-            call = GenerateCall(candidate, self._serving.require_open().admission)
+            call = GenerateCall([candidate], self._serving.require_open().admission)
             call.begin()
         except TTServeError as error:
             self._serving.journal.refuse(error, external_request_id=external_id)
             raise
-        await call.run(context.write)
+        with closing(call):
+            finished = False
+            while not finished:
+                piece = await call.take()
+                for delta in piece.deltas.values():
+                    await context.write(generate_response(delta, piece.step_number))
+                    finished = delta.finish is not None
 
     async def _get_model(self) -> device_pb2.GetModelResponse:
         description = self._serving.require_model().description
@@ -141,10 +149,3 @@ class DeviceServicer:
         if found:
             admission.abort([request_id], AbortCause.INSPECTOR)
         return device_pb2.AbortResponse(found=found)
-
-
-def _metadata(context: Context, key: str) -> str:
-    for name, value in context.invocation_metadata() or ():
-        if name == key and isinstance(value, str):
-            return value
-    return ""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
 from device_service.admission import Admission, Candidate
-from device_service.codec.outputs import generate_response
 from device_service.codec.requests import submission_from_generate
 from device_service.description import ModelDescription
 from device_service.frames import too_large
@@ -55,54 +54,55 @@ def _parse(data: bytes, model: ModelDescription) -> device_pb2.GenerateRequest:
 
 
 class GenerateCall:
-    """Where the engine leaves the updates of one call, as an `UpdateSink`."""
+    """The requests of one call, and where the engine leaves what they produce.
 
-    def __init__(self, candidate: Candidate, admission: Admission) -> None:
-        self._candidate = candidate
-        self._request_id = candidate.request.request_id
+    call = GenerateCall(candidates, admission)
+    call.begin()
+    with closing(call):
+        piece = await call.take()
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], admission: Admission) -> None:
+        self._candidates = candidates
+        self._request_ids = {c.handle: c.request.request_id for c in candidates}
         self._admission = admission
         self._loop = asyncio.get_running_loop()
         self._steps = PendingSteps()
         self._changed = asyncio.Event()
-        self._ended = False
+
+    def begin(self) -> None:
+        """Queue all of them, or raise and queue none."""
+        self._admission.admit(self._candidates, self, NO_SESSION)
+
+    def close(self) -> None:
+        """Abort those that have not ended: nobody takes any more."""
+        self.abort(AbortCause.CLIENT)
 
     def deliver(self, updates: StepUpdates) -> None:
         """Take a step's updates from the engine thread."""
         try:
             self._loop.call_soon_threadsafe(self._apply, updates)
         except RuntimeError:  # the loop is closed: nobody is left to tell
-            logger.debug("%s: updates after the end", self._request_id)
+            logger.debug("%s: updates after the end", self._request_ids)
 
-    def begin(self) -> None:
-        """Queue the request, or raise."""
-        self._admission.admit([self._candidate], self, NO_SESSION)
+    async def take(self) -> Piece:
+        """Wait for what is new; the deltas are by the candidates' handles."""
+        while not self._steps:
+            self._changed.clear()
+            await self._changed.wait()
+        return self._steps.take()
 
-    async def run(
-        self, write: Callable[[device_pb2.GenerateResponse], Awaitable[None]]
-    ) -> None:
-        """Write what the request produces; abort it if that fails."""
-        try:
-            finished = False
-            while not finished:
-                piece = await self._take()
-                for delta in piece.deltas.values():
-                    await write(generate_response(delta, piece.step_number))
-                    finished = delta.finish is not None
-        finally:
-            if not self._ended:
-                self._admission.abort([self._request_id], AbortCause.CLIENT)
+    def abort(self, cause: AbortCause, *handles: int) -> None:
+        """End those of the requests that have not ended, or all of them."""
+        ids = self._request_ids
+        chosen = handles or tuple(ids)
+        self._admission.abort([ids[h] for h in chosen if h in ids], cause)
 
     def _apply(self, step: StepUpdates) -> None:
         self._admission.journal.step(step.stats)
         for update in step.updates:
             if update.finish is not None:
-                self._ended = True
-                self._admission.release(self._request_id, update)
+                request_id = self._request_ids.pop(update.handle)
+                self._admission.release(request_id, update)
         self._steps.add(step, step.updates)
         self._changed.set()
-
-    async def _take(self) -> Piece:
-        while not self._steps:
-            self._changed.clear()
-            await self._changed.wait()
-        return self._steps.take()

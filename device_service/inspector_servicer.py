@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from device_service.codec.inspection import PHASES, lane_state, step_record
 from device_service.handle import EngineHandle
@@ -90,8 +89,9 @@ class InspectorServicer(inspector_pb2_grpc.InspectorServicer):
     # -- looking -----------------------------------------------------------
 
     async def _state(self) -> inspector_pb2.GetStateResponse:
-        engine = self._serving.require_engine().engine
-        state = await self._answer(engine.snapshot())
+        running = self._serving.require_engine()
+        engine = running.engine
+        state = await running.answer(engine.snapshot())
         return inspector_pb2.GetStateResponse(
             instance_id=self._serving.instance_id,
             step_number=state.step_number,
@@ -157,23 +157,8 @@ class InspectorServicer(inspector_pb2_grpc.InspectorServicer):
                 Reason.STEP_CONTROL_DISABLED,
                 "start the device service with --enable-step-control for this",
             )
-        engine = self._serving.require_engine().engine
-        return await self._answer(act(engine))
-
-    async def _answer(self, question: Future[T]) -> T:
-        """Wait for the engine's answer, but not for an engine that has ended."""
-        answer = asyncio.wrap_future(question)
-        waited: set[asyncio.Future[Any]] = {
-            answer,
-            self._serving.require_engine().ended,
-        }
-        try:
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return answer.result()
-            raise TTServeError(Reason.MESH_POISONED, "the engine has ended")
-        finally:
-            answer.cancel()
+        running = self._serving.require_engine()
+        return await running.answer(act(running.engine))
 
 
 WHOLE_RING = 1 << 31

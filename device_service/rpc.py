@@ -114,3 +114,11 @@ def _parse(parse: Callable[[bytes], T], data: bytes) -> T:
         return parse(data)
     except DecodeError as error:
         raise invalid_field("request", "the message cannot be parsed") from error
+
+
+def metadata(context: Context, key: str) -> str:
+    """A text that came with the call; "" where there is none."""
+    for name, value in context.invocation_metadata() or ():
+        if name == key and isinstance(value, str):
+            return value
+    return ""

@@ -17,15 +17,19 @@ import asyncio
 import logging
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import grpc
 from grpc_channelz.v1 import channelz, channelz_pb2_grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from vllm.tokenizers import TokenizerLike
 
 from device_service.admission import Admission, RequestFactory
+from device_service.assembly import LaneEventSink
 from device_service.bundle import Bundle
 from device_service.description import ModelDescription
 from device_service.device_servicer import DeviceServicer
+from device_service.gateway import SERVICE as VLLM_ENGINE_SERVICE
 from device_service.guard import Guard
 from device_service.handle import EngineHandle
 from device_service.inspector_servicer import InspectorServicer
@@ -38,6 +42,9 @@ from device_service.tls import ServerTls
 from ttserve.errors import Reason, StartupError, TTServeError
 from ttserve.protocol import DEVICE_SERVICE, INSPECTOR_SERVICE
 from ttserve.v1 import inspector_pb2_grpc
+
+if TYPE_CHECKING:
+    from device_service.gateway.servicer import VllmEngineServicer
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +123,7 @@ class DeviceServer:
         self._serving = Serving(uuid.uuid4().hex, options, self._checkers)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._inspector = InspectorServicer(self._serving)
+        self._vllm_engine = _vllm_engine(self._serving) if options.vllm_grpc else None
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -128,6 +136,11 @@ class DeviceServer:
     def serving(self) -> Serving:
         """What it can do at the moment, for those who watch it."""
         return self._serving
+
+    @property
+    def on_block_events(self) -> LaneEventSink | None:
+        """Takes what happens to cached blocks; None where nobody can ask for it."""
+        return None if self._vllm_engine is None else self._vllm_engine.feed.post
 
     @property
     def instance_id(self) -> str:
@@ -164,9 +177,14 @@ class DeviceServer:
         await server.start()
         self._server = server
 
-    def publish(self, description: ModelDescription, bundle: Bundle) -> None:
+    def publish(
+        self,
+        description: ModelDescription,
+        bundle: Bundle,
+        tokenizer: TokenizerLike | None = None,
+    ) -> None:
         """Answer GetModel and GetTokenizer from now on."""
-        self._serving.published = Published(description, bundle)
+        self._serving.published = Published(description, bundle, tokenizer)
 
     async def open_for_requests(
         self, engine: EngineHandle, factory: RequestFactory, grammars: GrammarKeeper
@@ -228,15 +246,17 @@ class DeviceServer:
             channelz.aio.ChannelzServicer(),  # type: ignore[attr-defined]
             server,
         )
-        services = (
+        services = [
             DEVICE_SERVICE,
             INSPECTOR_SERVICE,
             HEALTH_SERVICE,
             CHANNELZ_SERVICE,
-        )
-        server.add_generic_rpc_handlers(
-            (DeviceServicer(self._serving).handler(), *reflection_handlers(services))
-        )
+        ]
+        handlers = [DeviceServicer(self._serving).handler()]
+        if self._vllm_engine is not None:
+            services.append(VLLM_ENGINE_SERVICE)
+            handlers.append(self._vllm_engine.handler())
+        server.add_generic_rpc_handlers((*handlers, *reflection_handlers(services)))
 
     async def _refuse(self, refusal: TTServeError) -> None:
         """Take nothing new from now on."""
@@ -248,6 +268,8 @@ class DeviceServer:
     async def _end_streams(self, reason: TTServeError) -> None:
         """End the streams and give sessions time to write what is queued."""
         self._inspector.end_watching(reason)
+        if self._vllm_engine is not None:
+            self._vllm_engine.feed.end(reason)
         endings = set()
         for session in self._serving.sessions.values():
             session.end(reason)
@@ -262,3 +284,15 @@ class DeviceServer:
     ) -> None:
         for name in HEALTH_NAMES:
             await self._health.set(name, status)
+        if self._vllm_engine is not None:
+            await self._health.set(VLLM_ENGINE_SERVICE, status)
+
+
+def _vllm_engine(serving: Serving) -> VllmEngineServicer:
+    try:
+        from device_service.gateway.servicer import VllmEngineServicer
+    except ImportError as error:  # its messages are in a package of their own
+        raise StartupError(
+            f"--enable-vllm-grpc: {error}; install ttserve[gateway]"
+        ) from error
+    return VllmEngineServicer(serving)

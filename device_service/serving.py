@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from vllm.tokenizers import TokenizerLike
 
 from device_service.admission import Admission
 from device_service.bundle import Bundle
@@ -23,13 +25,20 @@ from ttserve.errors import Reason, TTServeError
 if TYPE_CHECKING:
     from device_service.session import Session
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The model, as soon as its limits are known."""
+    """The model, as soon as its limits are known.
+
+    `tokenizer` is the one that vLLM loads for it. Only gateways that send text or
+    stop strings have a use for it: None where none may.
+    """
 
     description: ModelDescription
     bundle: Bundle
+    tokenizer: TokenizerLike | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,18 @@ class Running:
         ended.add_done_callback(asyncio.Future.exception)  # seen, if nobody asks
         return cls(engine, admission, ended)
 
+    async def answer(self, question: Future[T]) -> T:
+        """Wait for the engine's answer, but not for an engine that has ended."""
+        answer = asyncio.wrap_future(question)
+        waited: set[asyncio.Future[Any]] = {answer, self.ended}
+        try:
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            raise TTServeError(Reason.MESH_POISONED, "the engine has ended")
+        finally:
+            answer.cancel()
+
     async def outcome(self) -> BaseException | None:
         """Wait for the engine's end, and what ended it."""
         await asyncio.wait({self.ended})
@@ -62,12 +83,14 @@ class ServiceOptions:
     """What the operator may set.
 
     `silence_limit` is in seconds: a frontend that sends nothing for so long is
-    dropped. `log_requests` says what becomes of each request at INFO.
+    dropped. `log_requests` says what becomes of each request at INFO. `vllm_grpc`
+    serves vllm.grpc.engine.VllmEngine too.
     """
 
     silence_limit: float = 5.0
     step_control: bool = False
     log_requests: bool = False
+    vllm_grpc: bool = False
 
 
 @dataclass

@@ -21,11 +21,12 @@ from typing import Any
 
 import torch
 from transformers.utils.logging import disable_progress_bar
+from vllm.tokenizers import TokenizerLike, cached_tokenizer_from_config
 from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.utils.torch_utils import set_random_seed
 
 from device_service.admission import RequestFactory
-from device_service.assembly import EngineLimits, build_engine
+from device_service.assembly import EngineLimits, LaneEventSink, build_engine
 from device_service.bundle import Bundle
 from device_service.config import DeviceConfig
 from device_service.describe import bundle_of, describe
@@ -84,6 +85,7 @@ async def run(config: DeviceConfig) -> int:
         silence_limit=config.heartbeat_timeout,
         step_control=config.enable_step_control,
         log_requests=config.engine["enable_log_requests"],
+        vllm_grpc=config.enable_vllm_grpc,
     )
     server = DeviceServer(str(config.listen), options, config.security)
     await server.start()
@@ -158,9 +160,9 @@ class _Service:
         call = self._thread.call
         async with self._stage("reading the model's configuration"):
             resolved = await call(resolve, self._config, self._mesh, logger.info)
-            description, bundle = await call(_describe, resolved, self._mesh)
+            description, bundle, tokenizer = await call(_describe, resolved, self._mesh)
         logger.info("%s", effective_configuration(resolved, description))
-        self._server.publish(description, bundle)
+        self._server.publish(description, bundle, tokenizer)
         async with self._stage("opening the mesh"):
             await call(self._device.open, resolved.capabilities.fabric_config)
         async with self._stage("loading the weights"):
@@ -177,7 +179,8 @@ class _Service:
             )
         async with self._stage("preparing sampling and grammars"):
             sampling = await call(host_sampling, resolved, self._mesh, driver)
-        engine = await call(_engine, resolved, driver, sampling)
+        told = self._server.on_block_events
+        engine = await call(_engine, resolved, driver, sampling, told)
         await call(freeze_gc_heap)
         await self._open(engine, resolved, description, sampling)
         logger.info("serving, after %.1f s", time.monotonic() - began)
@@ -205,12 +208,20 @@ class _Service:
         await self._server.open_for_requests(engine, factory, sampling.grammars)
 
 
-def _describe(resolved: Resolved, mesh: Mesh) -> tuple[ModelDescription, Bundle]:
+def _describe(
+    resolved: Resolved, mesh: Mesh
+) -> tuple[ModelDescription, Bundle, TokenizerLike]:
     bundle = bundle_of(resolved)
-    return describe(resolved, mesh, bundle.sha256), bundle
+    tokenizer = cached_tokenizer_from_config(resolved.vllm_config.model_config)
+    return describe(resolved, mesh, bundle.sha256), bundle, tokenizer
 
 
-def _engine(resolved: Resolved, driver: Driver, sampling: HostSampling) -> Engine:
+def _engine(
+    resolved: Resolved,
+    driver: Driver,
+    sampling: HostSampling,
+    on_block_events: LaneEventSink | None,
+) -> Engine:
     tt = resolved.config.tt
     limits = EngineLimits(
         lanes=resolved.shape.lanes,
@@ -224,7 +235,14 @@ def _engine(resolved: Resolved, driver: Driver, sampling: HostSampling) -> Engin
         prefill_steps=tt.decode_interleave_prefill_steps,
         decode_steps=tt.decode_interleave_decode_steps,
     )
-    return build_engine(resolved.vllm_config, limits, interleave, driver, sampling)
+    return build_engine(
+        resolved.vllm_config,
+        limits,
+        interleave,
+        driver,
+        sampling,
+        on_block_events=on_block_events,
+    )
 
 
 async def _before(stop: StopRequest, work: asyncio.Task[Any]) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vllm.config import VllmConfig
+from vllm.distributed.kv_events import KVCacheEvent
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import BlockHash, resolve_kv_cache_block_sizes
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
@@ -23,6 +24,10 @@ from device_service.kv.layers import PageTables
 
 BlockHasher = Callable[[Request], list[BlockHash]]
 """Hashes of a request's full blocks beyond those in its `block_hashes`."""
+
+
+BlockEventSink = Callable[[list[KVCacheEvent]], None]
+"""Takes what happened to cached blocks. Engine thread; must not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +48,12 @@ class LaneKV:
         *,
         tables: PageTables,
         block_hasher: BlockHasher | None,
+        on_block_events: BlockEventSink | None = None,
     ) -> None:
         """`tables`, of the lane's rows, zero, are kept up to date from here on.
 
         `block_hasher` hashes what is new of a request; None: no prefix cache.
+        `on_block_events` hears what is cached and evicted; None: nobody does.
         """
         scheduler_block_size, hash_block_size = resolve_kv_cache_block_sizes(
             kv_cache_config, vllm_config
@@ -59,7 +66,9 @@ class LaneKV:
             max_in_flight_tokens=most_in_flight(vllm_config),
             enable_caching=bool(vllm_config.cache_config.enable_prefix_caching),
             watermark=vllm_config.scheduler_config.watermark,
+            enable_kv_cache_events=on_block_events is not None,
         )
+        self._on_block_events = on_block_events
         self._reserve_full_prompt = (
             vllm_config.scheduler_config.scheduler_reserve_full_isl
         )
@@ -194,7 +203,17 @@ class LaneKV:
 
     def forget_prefixes(self) -> bool:
         """Empty the prefix cache; False when requests hold blocks."""
-        return bool(self._manager.reset_prefix_cache())
+        forgotten = bool(self._manager.reset_prefix_cache())
+        self.report_block_events()  # there may be no step for long
+        return forgotten
+
+    def report_block_events(self) -> None:
+        """Hand over what was cached and evicted since the last time."""
+        if self._on_block_events is None:
+            return
+        events = self._manager.take_events()
+        if events:
+            self._on_block_events(events)
 
     def _append(self, row: int, ids: Sequence[list[int]]) -> None:
         """Name new blocks, given per group, behind those in the row's tables."""

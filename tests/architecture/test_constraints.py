@@ -80,7 +80,7 @@ def test_the_environment_is_what_is_pinned(pins: dict[str, Requirement]) -> None
 
 
 def _roots() -> list[Requirement]:
-    return [Requirement(name) for name in ["ttserve[test,bench]", *BESIDE]]
+    return [Requirement(name) for name in ["ttserve[test,bench,gateway]", *BESIDE]]
 
 
 def _closure(roots: list[Requirement]) -> Iterator[tuple[str, Requirement]]:

@@ -19,8 +19,8 @@ from device_service.bundle import Bundle, build_bundle
 from examples import offline_inference_tt, server_example_tt
 from examples.offline_inference_tt import Answer, main, measured, parse, run
 from frontend.config import read_command_line, unaccepted_option
-from tests.protocol.test_over_the_engine import BLOCK, RealService, real_service
 from tests.support.frontend_process import FrontendProcess
+from tests.support.real_service import BLOCK, RealService, real_service
 from ttserve.errors import StartupError, TTServeError
 from ttserve.model_info import MODEL_INFO_FILE, collect_model_info
 from ttserve.sim_model import sim_model_dir

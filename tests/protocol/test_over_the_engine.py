@@ -7,94 +7,17 @@ anywhere between the wire and the paged cache changes tokens.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from device_service.admission import RequestFactory
-from device_service.bundle import Bundle
-from device_service.grammar import normalise_structured_outputs
-from device_service.models.sim_tokens import SimVocabulary, expected_tokens
-from device_service.serving import ServiceOptions
-from tests.support.rig import Rig
-from tests.support.wire import BUNDLE, MODEL, Endpoint
+from tests.support.real_service import BLOCK, RealService, real_service
 from ttserve.errors import Reason
-from ttserve.sim_model import sim_model_dir
 from ttserve.status import from_status
 from ttserve.v1 import device_pb2, generation_pb2, inspector_pb2, step_pb2
 
 pytestmark = pytest.mark.filterwarnings("ignore:max_rollback_tokens is deprecated")
-
-ROWS, BLOCK, CONTEXT = 8, 16, 512
-
-
-class RealService(Endpoint):
-    """A device service over a rig's engine."""
-
-    def __init__(self, rig: Rig, bundle: Bundle) -> None:
-        super().__init__(ServiceOptions(silence_limit=60.0, step_control=True))
-        self.rig = rig
-        self.bundle = bundle
-        blocks = ROWS * CONTEXT // BLOCK + 1
-        self.model = replace(
-            MODEL,
-            vocab_size=rig.vocab_size,
-            kv_cache=replace(MODEL.kv_cache, num_blocks=blocks),
-            limits=replace(MODEL.limits, max_queued_requests=200),
-            eos_token_ids=(),
-        )
-        self.vocabulary = SimVocabulary.of(rig.config.model_config.hf_config)
-
-    async def open(self) -> None:
-        factory = RequestFactory(
-            self.model,
-            self.rig.engine.block_hasher,
-            normalise_structured_outputs,
-        )
-        self.rig.engine.start()
-        self.server.publish(self.model, self.bundle)
-        await self.server.open_for_requests(self.rig.engine, factory, self.rig.grammars)
-
-    def expected(self, prompt: list[int], count: int) -> list[int]:
-        return expected_tokens(prompt, count, self.vocabulary)
-
-    async def assert_nothing_is_held(self) -> None:
-        """No row, no referenced block, no grammar, no waiting request."""
-        inspector = self.inspector()
-        for _ in range(100):
-            state = await inspector.GetState(inspector_pb2.GetStateRequest())
-            [lane] = state.lanes
-            free = lane.free_blocks == lane.total_blocks
-            if not (lane.rows or lane.waiting or state.grammars) and free:
-                return
-            await asyncio.sleep(0.02)
-        raise AssertionError(state)
-
-
-@contextlib.asynccontextmanager
-async def real_service(
-    bundle: Bundle = BUNDLE, **profile: Any
-) -> AsyncIterator[RealService]:
-    """A service over the sim mesh, with this latency and these faults."""
-    rig = Rig(sim_model_dir(), rows=ROWS, block_size=BLOCK, mesh_options=sim(profile))
-    service = RealService(rig, bundle)
-    await service.start()
-    await service.open()
-    try:
-        yield service
-    finally:
-        await service.close()
-        rig.engine.stop()
-        assert rig.engine.join(10)
-        rig.close()
-
-
-def sim(profile: dict[str, Any]) -> dict[str, Any]:
-    return {"sim": profile} if profile else {}
 
 
 def prompts(count: int, longest: int = 120) -> list[list[int]]:

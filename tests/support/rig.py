@@ -20,7 +20,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.request import Request
 
-from device_service.assembly import EngineLimits, build_engine
+from device_service.assembly import EngineLimits, LaneEventSink, build_engine
 from device_service.grammar import Grammars, normalise_structured_outputs
 from device_service.kv.groups import layer_specs, plan_layers
 from device_service.mesh.driver import LoadSpec, TraceMode, load_model
@@ -100,6 +100,7 @@ class Rig:
         site: Mapping[str, Any] | None = None,
         grammars: type[Grammars] = Grammars,
         trace_mode: TraceMode = TraceMode.ALL,
+        on_block_events: LaneEventSink | None = None,
         **engine_args: Any,
     ) -> None:
         defaults: dict[str, Any] = {
@@ -121,6 +122,7 @@ class Rig:
         if num_blocks is None:
             num_blocks = rows * -(-model_config.max_model_len // block_size) + 1
         self.config.cache_config.num_gpu_blocks = num_blocks
+        self.lanes, self.num_blocks = lanes, num_blocks
         self.vocab_size = model_config.get_vocab_size()
         self.mesh = make_mesh(mesh, dict(mesh_options or {}))
         self.mesh.open()
@@ -170,6 +172,7 @@ class Rig:
             interleave or InterleaveConfig(),
             self.driver,
             HostSampling(self.sampler, self.grammars, policy),
+            on_block_events=on_block_events,
         )
         self.sink = ListSink()
         self._handles = itertools.count(1)

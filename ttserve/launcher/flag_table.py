@@ -23,20 +23,21 @@ TABLE: dict[tuple[str, str], str] = {
 --enable-moe-shared-loras --enable-nccl-comm-suspend --enable-prefix-caching
 --enable-prompt-embeds --enable-return-routed-experts --enable-sleep-mode
 --enable-step-control --enable-tower-connector-lora --enable-trace-replay
---enforce-eager --fail-on-environ-validation --fully-sharded-loras
---interleave-mm-strings --jit-monitor-verbose --kv-cache-metrics
---kv-sharing-fast-prefill --language-model-only --mm-device-do-normalize
---mm-encoder-only --no-allow-deprecated-quantization --no-async-scheduling
---no-cudagraph-metrics --no-data-parallel-external-lb --no-data-parallel-hybrid-lb
---no-dcp-q-replicate --no-disable-cascade-attn --no-disable-chunked-mm-input
---no-disable-custom-all-reduce --no-disable-hybrid-kv-cache-manager
---no-disable-nccl-for-dp-synchronization --no-disable-sliding-window
---no-enable-batch-sharded-sampling --no-enable-chunked-prefill
---no-enable-cumem-allocator --no-enable-dbo --no-enable-elastic-ep
---no-enable-ep-weight-filter --no-enable-eplb --no-enable-expert-parallel
---no-enable-fault-tolerance --no-enable-flashinfer-autotune
---no-enable-layerwise-nvtx-tracing --no-enable-logging-iteration-details
---no-enable-lora --no-enable-mamba-cache-stochastic-rounding
+--enable-vllm-grpc --enforce-eager --fail-on-environ-validation
+--fully-sharded-loras --interleave-mm-strings --jit-monitor-verbose
+--kv-cache-metrics --kv-sharing-fast-prefill --language-model-only
+--mm-device-do-normalize --mm-encoder-only --no-allow-deprecated-quantization
+--no-async-scheduling --no-cudagraph-metrics --no-data-parallel-external-lb
+--no-data-parallel-hybrid-lb --no-dcp-q-replicate --no-disable-cascade-attn
+--no-disable-chunked-mm-input --no-disable-custom-all-reduce
+--no-disable-hybrid-kv-cache-manager --no-disable-nccl-for-dp-synchronization
+--no-disable-sliding-window --no-enable-batch-sharded-sampling
+--no-enable-chunked-prefill --no-enable-cumem-allocator --no-enable-dbo
+--no-enable-elastic-ep --no-enable-ep-weight-filter --no-enable-eplb
+--no-enable-expert-parallel --no-enable-fault-tolerance
+--no-enable-flashinfer-autotune --no-enable-layerwise-nvtx-tracing
+--no-enable-logging-iteration-details --no-enable-lora
+--no-enable-mamba-cache-stochastic-rounding
 --no-enable-mamba-fine-grained-prefix-cache --no-enable-mfu-metrics
 --no-enable-mixed-moe-lora-format --no-enable-mm-embeds --no-enable-moe-shared-loras
 --no-enable-nccl-comm-suspend --no-enable-prefix-caching --no-enable-prompt-embeds
