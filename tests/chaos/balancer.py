@@ -69,6 +69,8 @@ class Balancer:
         self._connections.add(task)
         try:
             await self._forward(reader, writer)
+        except asyncio.CancelledError:
+            return  # streams of asyncio would print a traceback
         finally:
             self._connections.discard(task)
             writer.close()
@@ -82,17 +84,15 @@ class Balancer:
         port = up[next(self._turn) % len(up)]
         with contextlib.suppress(OSError):
             back, forth = await asyncio.open_connection("127.0.0.1", port)
+            sides = {
+                asyncio.create_task(_copy(reader, forth)),
+                asyncio.create_task(_copy(back, writer)),
+            }
             try:
-                sides = {
-                    asyncio.create_task(_copy(reader, forth)),
-                    asyncio.create_task(_copy(back, writer)),
-                }
-                _, open_side = await asyncio.wait(
-                    sides, return_when=asyncio.FIRST_COMPLETED
-                )
-                for side in open_side:
-                    side.cancel()
+                await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                for side in sides:
+                    side.cancel()
                 forth.close()
 
 

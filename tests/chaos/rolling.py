@@ -1,7 +1,8 @@
-"""A rolling restart of frontends under load, and how many requests it failed.
+"""A rolling restart under load, and how many requests it failed.
 
-    python -m tests.chaos.rolling tt-serve    # one socket, SIGUSR2
-    python -m tests.chaos.rolling balanced    # a port each, behind a balancer
+    python -m tests.chaos.rolling tt-serve    # frontends on one socket, SIGUSR2
+    python -m tests.chaos.rolling balanced    # frontends behind a balancer
+    python -m tests.chaos.rolling devices     # two device services, one after the other
 
 Requests come at a steady rate, whether or not earlier ones are answered, from
 OpenAI's client with the retries that it has by default. Every second one streams.
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import httpx
 import openai
 
 from tests.chaos.balancer import Balancer
@@ -173,6 +175,37 @@ async def roll_balanced(
             return await under_load(url, restart, rate=rate)
 
 
+async def roll_devices(
+    directory: Path, *, rate: float = REQUESTS_PER_SECOND
+) -> Outcome:
+    """Two device services behind a frontend: one drains, the other takes all."""
+    devices = [DeviceProcess(directory / f"device{i}.log", *SIM) for i in range(2)]
+    addresses = ",".join(device.address for device in devices)
+    with contextlib.ExitStack() as stack:
+        for device in devices:
+            stack.callback(device.close)
+            device.start()
+        quiet = "--disable-uvicorn-access-log"
+        log = directory / "frontend.log"
+        frontend = stack.enter_context(FrontendProcess(addresses, log, quiet))
+
+        def all_are_ready() -> bool:
+            if not frontend.ready():
+                return False
+            states = httpx.get(f"{frontend.url}/ready", timeout=5).json()["devices"]
+            return [state["state"] for state in states] == ["ready", "ready"]
+
+        async def restart() -> None:
+            for device in devices:
+                device.signal(signal.SIGTERM)
+                assert await asyncio.to_thread(device.process.wait, 60) == 0
+                device.start()
+                await _until(all_are_ready)
+
+        await _until(all_are_ready)
+        return await under_load(frontend.url, restart, rate=rate)
+
+
 def _frontend(device: DeviceProcess, log: Path) -> FrontendProcess:
     options = ("--drain-delay", DRAIN_DELAY, "--disable-uvicorn-access-log")
     return FrontendProcess(device.address, log, *options)
@@ -212,7 +245,7 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-HOW = {"tt-serve": roll_tt_serve, "balanced": roll_balanced}
+HOW = {"tt-serve": roll_tt_serve, "balanced": roll_balanced, "devices": roll_devices}
 
 
 def main() -> int:
@@ -220,13 +253,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.rolling")
     parser.add_argument("how", choices=HOW)
     parser.add_argument("--rate", type=float, default=REQUESTS_PER_SECOND)
-    parser.add_argument("--frontends", type=int, default=FRONTENDS)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        roll = HOW[chosen.how]
-        outcome = asyncio.run(
-            roll(Path(directory), frontends=chosen.frontends, rate=chosen.rate)
-        )
+        roll = HOW[chosen.how](Path(directory), rate=chosen.rate)
+        outcome = asyncio.run(roll)
     print(outcome)
     return 1 if outcome.failed else 0
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from frontend.command_line import SHUTDOWN_SECONDS
+
 COMPOSE = Path(__file__).parents[3] / "compose"
 DOCKERFILES = sorted(COMPOSE.glob("*.Dockerfile"))
 OWN_PART = "# From here on"
@@ -51,6 +53,38 @@ def test_only_the_proxy_leaves_the_composition() -> None:
         if "ports" in service and "profiles" not in service
     }
     assert publishing == {"proxy"}
+
+
+def seconds(text: str) -> float:
+    """`40s`, `2m` and plain numbers."""
+    number, unit = re.fullmatch(r"(\d+)(s|m)?", text).groups()  # type: ignore[union-attr]
+    return float(number) * (60 if unit == "m" else 1)
+
+
+def test_nobody_is_killed_before_its_drain_is_over() -> None:
+    services = yaml.safe_load((COMPOSE / "docker-compose.yaml").read_text())["services"]
+    hardware = yaml.safe_load((COMPOSE / "hardware.yaml").read_text())["services"]
+    (proxy,) = re.findall(
+        r"hard-stop-after (\S+)", (COMPOSE / "haproxy.cfg").read_text()
+    )
+    longest = SHUTDOWN_SECONDS + 2
+    assert longest < seconds(proxy) < seconds(services["proxy"]["stop_grace_period"])
+    for service in (
+        services["frontend"],
+        services["device-service"],
+        *hardware.values(),
+    ):
+        assert seconds(service["stop_grace_period"]) > longest
+
+
+def test_a_frontend_takes_requests_until_the_proxy_has_noticed() -> None:
+    services = yaml.safe_load((COMPOSE / "docker-compose.yaml").read_text())["services"]
+    (command,) = services["frontend"]["command"]
+    (delay,) = re.findall(r"--drain-delay (\d+)", command)
+    proxy = (COMPOSE / "haproxy.cfg").read_text()
+    ((inter, fall),) = re.findall(r"check inter (\S+) fall (\d+)", proxy)
+    (timeout,) = re.findall(r"timeout check (\S+)", proxy)
+    assert float(delay) > seconds(inter) * int(fall) + seconds(timeout)
 
 
 @pytest.mark.parametrize(
