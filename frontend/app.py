@@ -48,6 +48,7 @@ from frontend.http.streams import HeldStreams
 from frontend.inspect.page import inspect_routes
 from frontend.inspect.relay import Relays
 from ttserve.errors import StartupError
+from ttserve.tokens import Tokens
 from ttserve.v1.model_pb2 import Model
 
 SERVED_PATHS = frozenset(
@@ -95,7 +96,7 @@ async def build_app(
     app.state.args = arguments
     # vLLM's error handler would stop the server through this; see is_running.
     app.state.server = argparse.Namespace(should_exit=False)
-    _mount(app, readiness)
+    _mount(app, readiness, config.api_keys)
     if config.inspect_page:
         app.router.routes.extend(inspect_routes(relays))
     init_exception_handler(app)
@@ -140,12 +141,12 @@ def _docs_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {}
 
 
-def _mount(app: FastAPI, readiness: Readiness) -> None:
+def _mount(app: FastAPI, readiness: Readiness, keys: Tokens) -> None:
     for part in (chat, completions, responses, messages, models, tokenize):
         part.attach_router(app)
     offline_docs.attach_router(app)
     app.include_router(_version_router(readiness))
-    app.router.routes.extend(health_routes(readiness))
+    app.router.routes.extend(health_routes(readiness, keys))
     routes = [
         route
         for route in app.router.routes

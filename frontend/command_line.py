@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from importlib.metadata import version
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import ttserve
 from frontend import options
@@ -14,6 +14,7 @@ from ttserve.errors import StartupError
 PING_SECONDS = 0.5
 LOST_AFTER_SECONDS = 1.5
 MAX_BODY_BYTES = 32 << 20
+MAX_CONNECTIONS = 4096
 SHUTDOWN_SECONDS = 30.0
 
 
@@ -120,25 +121,7 @@ def _add_http_options(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="serve /metrics, /live and /ready on a port of their own as well",
     )
-    group.add_argument(
-        "--api-key",
-        nargs="+",
-        metavar="KEY",
-        help="require one of these keys everywhere but at /live, /ready and /health "
-        "(also: VLLM_API_KEY)",
-    )
-    group.add_argument(
-        "--disable-inspect-page",
-        action="store_true",
-        help="do not serve /inspect, the page that shows what the device service does",
-    )
-    group.add_argument(
-        "--max-body-bytes",
-        type=_size,
-        default=MAX_BODY_BYTES,
-        metavar="N",
-        help="largest request body, beyond it 413 (%(default)s)",
-    )
+    _add_http_bounds(group)
     group.add_argument(
         "--shutdown-timeout",
         type=_not_negative,
@@ -162,6 +145,41 @@ def _add_http_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds of these in which new requests are still taken, so that a "
         "proxy sees in /ready that it must choose another frontend (%(default)s)",
+    )
+
+
+def _add_http_bounds(group: Any) -> None:
+    """Who may ask, and how much."""
+    group.add_argument(
+        "--api-key",
+        nargs="+",
+        metavar="KEY",
+        help="require one of these keys everywhere but at /live, /ready and /health "
+        "(also: VLLM_API_KEY); other users of this machine see a command line",
+    )
+    group.add_argument(
+        "--api-key-file",
+        metavar="FILE",
+        help="the keys, one a line, of a file that is read again when it changes",
+    )
+    group.add_argument(
+        "--max-connections",
+        type=_at_least_one,
+        default=MAX_CONNECTIONS,
+        metavar="N",
+        help="open connections, beyond which 503 (%(default)s)",
+    )
+    group.add_argument(
+        "--disable-inspect-page",
+        action="store_true",
+        help="do not serve /inspect, the page that shows what the device service does",
+    )
+    group.add_argument(
+        "--max-body-bytes",
+        type=_size,
+        default=MAX_BODY_BYTES,
+        metavar="N",
+        help="largest request body, beyond it 413 (%(default)s)",
     )
 
 
@@ -211,6 +229,13 @@ def _size(text: str) -> int:
     if size < 1024:
         raise argparse.ArgumentTypeError(f"{text} is less than 1024")
     return size
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
 
 
 def _positive(text: str) -> float:

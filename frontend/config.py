@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from frontend import command_line, options
 from frontend.address import DeviceAddress, parse_device_addresses
-from ttserve.client_security import ChannelSecurity, channel_security
+from ttserve.client_security import ChannelSecurity, channel_security, read_tokens
 from ttserve.errors import StartupError
+from ttserve.tokens import Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ class HttpConfig:
     drain_delay: float
     accept_when_ready: float
     keep_alive_seconds: int
-    api_keys: tuple[str, ...]
+    max_connections: int
+    api_keys: Tokens
     tls: Tls
     log_level: str
     log_config_file: str | None
@@ -136,7 +138,6 @@ def _with_dashes(argument: str) -> str:
 
 
 def _http_config(own: argparse.Namespace, environ: Mapping[str, str]) -> HttpConfig:
-    keys = own.api_key or [environ.get("VLLM_API_KEY", "")]
     return HttpConfig(
         host=own.host,
         port=own.port,
@@ -149,7 +150,8 @@ def _http_config(own: argparse.Namespace, environ: Mapping[str, str]) -> HttpCon
         drain_delay=own.drain_delay,
         accept_when_ready=own.accept_when_ready,
         keep_alive_seconds=int(environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5")),
-        api_keys=tuple(key for key in keys if key),
+        max_connections=own.max_connections,
+        api_keys=_api_keys(own, environ),
         tls=Tls(
             keyfile=own.ssl_keyfile,
             certfile=own.ssl_certfile,
@@ -163,3 +165,11 @@ def _http_config(own: argparse.Namespace, environ: Mapping[str, str]) -> HttpCon
         access_log=not own.disable_uvicorn_access_log,
         unlogged_paths=frozenset(own.disable_access_log_for_endpoints.split(",")),
     )
+
+
+def _api_keys(own: argparse.Namespace, environ: Mapping[str, str]) -> Tokens:
+    if own.api_key and own.api_key_file:
+        raise StartupError("give --api-key or --api-key-file, not both")
+    if own.api_key:
+        return Tokens(own.api_key, source="--api-key")
+    return read_tokens(("--api-key-file", own.api_key_file), ("VLLM_API_KEY", environ))

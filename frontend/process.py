@@ -46,7 +46,7 @@ class Frontend:
         self._metrics = FrontendMetrics()
         self._lifecycle = Lifecycle(self._metrics)
         self._in_flight = InFlight()
-        self._door = FrontDoor(self._lifecycle)
+        self._door = FrontDoor(self._lifecycle, config.http.api_keys)
         self._engine: Engine | None = None
 
     async def run(self, listener: socket.socket) -> int:

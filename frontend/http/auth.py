@@ -5,53 +5,39 @@ vLLM guards /v1 only and leaves, for example, /tokenize open.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from collections.abc import Iterable
-
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from frontend.http.errors import HttpError, route_path
+from frontend.http.keys import has_key
 from frontend.inspect.page import FILES
+from ttserve.tokens import Tokens
 
 OPEN_PATHS = frozenset({"/live", "/ready", "/health"}) | FILES.keys()
+"""Compared with the path that routes are found by: no other spelling is open."""
+
+POLICY_VIOLATION = 1008
 
 
 class ApiKeys:
-    """Takes `Authorization: Bearer KEY`, and Anthropic's `x-api-key: KEY`."""
+    """Lets requests with a key through, and those for `OPEN_PATHS`."""
 
-    def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Tokens) -> None:
         self._app = app
-        self._digests = [_digest(key) for key in keys]
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # no route speaks WebSocket
+        if scope["type"] == "lifespan" or has_key(scope, self._keys):
             await self._app(scope, receive, send)
-            return
-        path = route_path(scope)
-        if path in OPEN_PATHS or self._has_key(scope):
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+        elif (path := route_path(scope)) in OPEN_PATHS:
             await self._app(scope, receive, send)
-            return
-        response = HttpError(401, "a valid API key is required").response(path)
-        response.headers["WWW-Authenticate"] = "Bearer"
-        await response(scope, receive, send)
-
-    def _has_key(self, scope: Scope) -> bool:
-        if not self._digests:
-            return True
-        headers = Headers(scope=scope)
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        key = (
-            token.strip()
-            if scheme.lower() == "bearer"
-            else headers.get("x-api-key", "")
-        )
-        given = _digest(key)
-        # Every key is compared, so that the time says nothing.
-        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
-        return any(matches)
+        else:
+            await refuse(path, scope, receive, send)
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+async def refuse(path: str, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer 401."""
+    response = HttpError(401, "a valid API key is required").response(path)
+    response.headers["WWW-Authenticate"] = "Bearer"
+    await response(scope, receive, send)

@@ -1,4 +1,7 @@
-"""The app on the metrics port: numbers and health, no key, nothing else."""
+"""The app on the metrics port: numbers and health, no key, nothing else.
+
+It is for operators: a network that is not theirs must not reach it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from frontend.http.health import Readiness, health_routes
+from ttserve.tokens import Tokens
 
 
 def metrics_app(readiness: Readiness) -> Starlette:
@@ -18,4 +22,4 @@ def metrics_app(readiness: Readiness) -> Starlette:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
     metrics = Route("/metrics", get_metrics, methods=["GET"])
-    return Starlette(routes=[*health_routes(readiness), metrics])
+    return Starlette(routes=[*health_routes(readiness, Tokens()), metrics])

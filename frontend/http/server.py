@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from frontend.config import HttpConfig
+from frontend.http.protocol import bounded_http
 from ttserve.errors import StartupError
 
 LAST_CONNECTIONS_SECONDS = 1
@@ -146,6 +147,8 @@ def _uvicorn_config(app: ASGIApp, http: HttpConfig) -> uvicorn.Config:
         options["log_config"] = json.loads(Path(http.log_config_file).read_text())
     config = uvicorn.Config(
         app,
+        http=bounded_http(http.max_connections),
+        ws="none",  # no route speaks WebSocket
         lifespan="off",
         log_level=http.log_level,
         access_log=http.access_log,

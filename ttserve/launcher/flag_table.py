@@ -135,15 +135,15 @@ TABLE: dict[tuple[str, str], str] = {
 """,
     ("frontend", "one"): """
 --accept-when-ready --allowed-headers --allowed-methods --allowed-origins
---api-server-count --chat-template --chat-template-content-format --cohere-format
---data-parallel-supervisor-port --default-chat-template-kwargs
+--api-key-file --api-server-count --chat-template --chat-template-content-format
+--cohere-format --data-parallel-supervisor-port --default-chat-template-kwargs
 --device-inspector-token-file --device-service --device-timeout --device-tls-ca
 --device-tls-cert --device-tls-key --device-tls-server-name --device-token-file
 --disable-access-log-for-endpoints --dp-supervisor-probe-failure-threshold
 --dp-supervisor-probe-interval-s --dp-supervisor-probe-timeout-s --drain-delay --fd
 --fingerprint-mode --fingerprint-value --h11-max-header-count
 --h11-max-incomplete-event-size --host --log-config-file --lost-after
---max-body-bytes --max-log-len --metrics-port --middleware --name
+--max-body-bytes --max-connections --max-log-len --metrics-port --middleware --name
 --otlp-traces-endpoint --ping-interval --port --renderer-num-workers --response-role
 --root-path --show-hidden-metrics-for-version --shutdown-timeout
 --sse-keep-alive-interval --ssl-ca-certs --ssl-cert-reqs --ssl-certfile

@@ -18,7 +18,7 @@ def test_defaults() -> None:
     assert [str(device) for device in config.devices] == ["device:50051"]
     assert config.http.host == "127.0.0.1"
     assert config.http.port == 8000
-    assert config.http.api_keys == ()
+    assert not config.http.api_keys
     assert config.device_timeout is None
     assert (config.liveness.ping_interval, config.liveness.lost_after) == (0.5, 1.5)
     assert config.http.shutdown_seconds == 30
@@ -28,16 +28,17 @@ def test_spellings_and_the_rest() -> None:
     config = read_command_line(
         (*DEVICE, "--api_key", "a", "b", "--chat_template", "t", "--ssl-keyfile=k"), {}
     )
-    assert config.http.api_keys == ("a", "b")
+    assert all(map(config.http.api_keys.accept, ("a", "b")))
     assert config.http.tls.keyfile == "k"
     assert config.vllm_arguments == ("--chat-template", "t")
 
 
 def test_keys_from_the_environment() -> None:
     environ = {"VLLM_API_KEY": "e"}
-    assert read_command_line(DEVICE, environ).http.api_keys == ("e",)
+    assert read_command_line(DEVICE, environ).http.api_keys.newest() == "e"
     given = read_command_line((*DEVICE, "--api-key", "o"), environ)
-    assert given.http.api_keys == ("o",)
+    assert given.http.api_keys.newest() == "o"
+    assert not given.http.api_keys.accept("e")
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
 
 from frontend.http.auth import ApiKeys
 from frontend.http.body import JsonBody
@@ -26,6 +27,7 @@ from frontend.http.keep_alive import KeepAlive
 from frontend.http.notes import current_notes, note_failure
 from frontend.http.streams import HeldStreams
 from ttserve.errors import Reason, TTServeError
+from ttserve.tokens import Tokens
 
 FULL = TTServeError(Reason.QUEUE_FULL, "the queue is full", retry_after=4.2)
 
@@ -348,7 +350,7 @@ async def test_no_key_no_entry() -> None:
     async def endpoint(request: Request) -> Any:
         return PlainTextResponse("in")
 
-    guarded = ApiKeys(app("/x", endpoint), ["k1", "k2"])
+    guarded = ApiKeys(app("/x", endpoint), Tokens(["k1", "k2"]))
     async with client(guarded) as http:
         for headers in ({}, {"authorization": "Basic k1"}, {"x-api-key": "k3"}):
             response = await http.get("/x", headers=headers)
@@ -362,7 +364,7 @@ async def test_open_without_keys() -> None:
     async def endpoint(request: Request) -> Any:
         return PlainTextResponse("in")
 
-    async with client(ApiKeys(app("/x", endpoint), [])) as http:
+    async with client(ApiKeys(app("/x", endpoint), Tokens())) as http:
         assert (await http.get("/x")).text == "in"
 
 
@@ -439,7 +441,7 @@ async def test_the_door_before_and_after() -> None:
     async def endpoint(request: Request) -> Any:
         return PlainTextResponse("in")
 
-    door = FrontDoor(Waiting())
+    door = FrontDoor(Waiting(), Tokens())
     async with client(door) as http:
         assert (await http.get("/live")).status_code == 200
         ready = await http.get("/ready")
@@ -452,3 +454,43 @@ async def test_the_door_before_and_after() -> None:
         assert refused.json()["error"]["message"] == "cannot connect"
         door.open(app("/x", endpoint))
         assert (await http.get("/x")).text == "in"
+
+
+async def test_without_a_key_the_door_says_only_yes_or_no() -> None:
+    async with client(FrontDoor(Waiting(), Tokens(["k"]))) as http:
+        assert (await http.get("/live")).status_code == 200
+        for path in ("/ready", "/health"):
+            report = await http.get(path)
+            assert report.status_code == 503
+            assert report.headers["retry-after"] == "1"
+            assert report.json()["reasons"] == [{"reason": "no_device"}]
+            assert "cannot connect" not in report.text
+            assert "device_instance" not in report.text
+            known = await http.get(path, headers={"authorization": "Bearer k"})
+            assert known.json()["reasons"][0]["detail"] == "cannot connect"
+        assert (await http.get("/v1/models")).status_code == 401
+        named = await http.get("/v1/models", headers={"x-api-key": "k"})
+        assert named.status_code == 503
+
+
+async def test_a_websocket_needs_a_key_too() -> None:
+    async def endpoint(socket: WebSocket) -> None:
+        await socket.accept()
+
+    guarded = ApiKeys(Starlette(routes=[WebSocketRoute("/x", endpoint)]), Tokens(["k"]))
+
+    async def first_answer(*headers: tuple[bytes, bytes]) -> str:
+        scope = {"type": "websocket", "path": "/x", "headers": headers}
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            return {"type": "websocket.connect"}
+
+        await guarded(scope, receive, send)
+        return str(sent[0]["type"])
+
+    assert await first_answer() == "websocket.close"
+    assert await first_answer((b"x-api-key", b"k")) == "websocket.accept"

@@ -1,0 +1,163 @@
+"""Bounds of the HTTP server: over a real socket, below any framework."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import uvicorn
+
+from frontend.http.protocol import MAX_HEAD_BYTES, bounded_http
+
+MAX_CONNECTIONS = 3
+SMALL = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
+BODY_BYTES = 4 * MAX_HEAD_BYTES
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Says how large the body is."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    headers = [(b"content-length", str(len(str(size))).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": str(size).encode()})
+
+
+@contextlib.asynccontextmanager
+async def serving(**bounds: float) -> AsyncIterator[int]:
+    """uvicorn with the protocol; its port."""
+    config = uvicorn.Config(
+        app,
+        http=bounded_http(MAX_CONNECTIONS, **bounds),
+        port=0,
+        lifespan="off",
+        log_level="critical",
+    )
+    server = uvicorn.Server(config)
+    config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    yield server.servers[0].sockets[0].getsockname()[1]
+    await server.shutdown()
+
+
+@pytest_asyncio.fixture
+async def port() -> AsyncIterator[int]:
+    async with serving() as number:
+        yield number
+
+
+class Client:
+    """One connection."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, data: bytes) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._writer.write(data)
+            await self._writer.drain()
+
+    async def answer(self) -> tuple[int, bytes]:
+        """Status and body of the next answer."""
+        head = (
+            await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), 10)
+        ).decode()
+        (length,) = (
+            int(line.partition(":")[2])
+            for line in head.lower().splitlines()
+            if line.startswith("content-length:")
+        )
+        return int(head.split()[1]), await self._reader.readexactly(length)
+
+    async def closed(self) -> bool:
+        with contextlib.suppress(ConnectionError):
+            return await asyncio.wait_for(self._reader.read(1), 10) == b""
+        return True
+
+
+@contextlib.asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
+
+
+def envelope(body: bytes) -> dict[str, Any]:
+    error: dict[str, Any] = json.loads(body)["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return error
+
+
+async def test_requests_follow_each_other_and_bodies_are_no_heads(port: int) -> None:
+    head = f"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: {BODY_BYTES}\r\n\r\n"
+    async with connected(port) as client:
+        for _ in range(2):
+            await client.send(head.encode() + b"b" * BODY_BYTES)
+            assert await client.answer() == (200, str(BODY_BYTES).encode())
+            await client.send(SMALL + SMALL)
+            assert (await client.answer())[0] == 200
+            assert (await client.answer())[0] == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        SMALL[:-2] + b"X: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n",
+        SMALL[:-2] + b"X: y\r\n" * (MAX_HEAD_BYTES // 2) + b"\r\n",
+        b"GET /" + b"a" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nHost: h\r\n\r\n",
+        # Never complete.
+        SMALL[:-2] + b"X: " + b"a" * (MAX_HEAD_BYTES + 1),
+    ],
+    ids=["header", "headers", "path", "unending"],
+)
+async def test_a_head_that_is_too_large_is_431(port: int, head: bytes) -> None:
+    async with connected(port) as client:
+        await client.send(head)
+        status, body = await client.answer()
+        assert (status, envelope(body)["code"]) == (431, 431)
+        assert await client.closed()
+
+
+async def test_what_is_no_http_is_400(port: int) -> None:
+    async with connected(port) as client:
+        await client.send(b"\x16\x03\x01 what TLS begins with\r\n\r\n")
+        status, body = await client.answer()
+        assert (status, envelope(body)["code"]) == (400, 400)
+        assert await client.closed()
+
+
+@pytest.mark.parametrize("begun", [b"", SMALL[:9]])
+async def test_a_head_that_does_not_come_is_408(begun: bytes) -> None:
+    async with serving(head_seconds=0.2) as port, connected(port) as client:
+        await client.send(begun)
+        status, body = await client.answer()
+        assert (status, envelope(body)["code"]) == (408, 408)
+        assert await client.closed()
+
+
+async def test_one_connection_too_many_is_503(port: int) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS):
+            client = await stack.enter_async_context(connected(port))
+            await client.send(SMALL)
+            assert (await client.answer())[0] == 200
+        refused = await stack.enter_async_context(connected(port))
+        status, body = await refused.answer()
+        assert (status, envelope(body)["code"]) == (503, 503)
+        assert await refused.closed()
+        await client.send(SMALL)
+        assert (await client.answer())[0] == 200
