@@ -10,6 +10,7 @@ import argparse
 import difflib
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -262,6 +263,13 @@ def _add_resource_options(own: Any) -> None:
         "--check",
         action="store_true",
         help="Open the mesh, say what it is, close it and leave; loads no model.",
+    )
+    own.add_argument(
+        "--plan",
+        metavar="FILE",
+        type=Path,
+        help="Write how many device services --data-parallel-size takes, and what each "
+        "is given, as JSON, and leave; loads no model.",
     )
     own.add_argument(
         "--config",

@@ -12,6 +12,7 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -46,6 +47,7 @@ _OWN = frozenset(
         "kv_cache_fraction",
         "threads",
         "check",
+        "plan",
         "config",
         "model",
     }
@@ -114,6 +116,7 @@ class DeviceConfig:
     kv_cache_fraction: float | None
     threads: int
     check: bool
+    plan: Path | None
     environment: Environment
 
     def is_explicit(self, field: str) -> bool:
@@ -168,6 +171,7 @@ def parse_args(
         kv_cache_fraction=values["kv_cache_fraction"],
         threads=values["threads"] or default_threads(_cores()),
         check=values["check"],
+        plan=values["plan"],
         environment=Environment.read(environ),
     )
 

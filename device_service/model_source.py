@@ -32,6 +32,19 @@ def find_model(config: DeviceConfig, progress: Progress) -> ModelSource:
 
     Raises StartupError when there is none.
     """
+    patterns = _DESCRIPTIONS if config.mesh == "sim" else _DESCRIPTIONS + _WEIGHTS
+    return _find(config, progress, patterns)
+
+
+def find_description(config: DeviceConfig, progress: Progress) -> Path:
+    """A directory that says what the model is; its weights are not downloaded.
+
+    Raises StartupError when there is none.
+    """
+    return _find(config, progress, _DESCRIPTIONS).directory
+
+
+def _find(config: DeviceConfig, progress: Progress, patterns: list[str]) -> ModelSource:
     if config.model is None and config.mesh == "sim":
         return ModelSource(sim_model_dir(), SIM_MODEL_NAME)
     if config.model is None:
@@ -51,7 +64,9 @@ def find_model(config: DeviceConfig, progress: Progress) -> ModelSource:
         )
     if _looks_local(config.model):
         raise StartupError(f"--model {config.model}: no such directory")
-    return ModelSource(_download(config, config.model, progress), config.model)
+    return ModelSource(
+        _download(config, config.model, progress, patterns), config.model
+    )
 
 
 def _looks_local(model: str) -> bool:
@@ -59,12 +74,11 @@ def _looks_local(model: str) -> bool:
     return model.startswith(("/", ".", "~")) or model.count("/") > 1 or not model
 
 
-def _download(config: DeviceConfig, model: str, progress: Progress) -> Path:
-    patterns = list(_DESCRIPTIONS)
-    if config.mesh != "sim":
-        patterns += _WEIGHTS
+def _download(
+    config: DeviceConfig, model: str, progress: Progress, patterns: list[str]
+) -> Path:
     if config.engine["trust_remote_code"]:
-        patterns.append("*.py")
+        patterns = [*patterns, "*.py"]
     progress(f"looking for {model} in the cache and on the hub")
     try:
         directory = snapshot_download(

@@ -22,6 +22,17 @@ TraceMode = Literal["all", "decode_only", "none"]
 
 MESH_KINDS: tuple[MeshKind, ...] = ("cpu", "sim", "ttnn")
 
+SEVERAL_HOSTS = frozenset(
+    {
+        "rank_binding",
+        "mpi_args",
+        "extra_ttrun_args",
+        "config_pkl_dir",
+        "env_passthrough",
+    }
+)
+"""Options of the plugin's launcher that starts a model over hosts by MPI."""
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -201,6 +212,12 @@ def parse_tt_options(additional_config: object) -> TTOptions:
 
 def _check(name: str, value: object, known: Mapping[str, Option]) -> None:
     option = known.get(name)
+    if name in SEVERAL_HOSTS:
+        raise StartupError(
+            f"--additional-config: tt option {name} is not implemented: MPI does not "
+            "start device services; start one on each host, and give frontends all of "
+            "them: tt-frontend --device-service hostA:50051,hostB:50051"
+        )
     if option is None:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""

@@ -16,9 +16,9 @@ from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.reasoning import ReasoningParserManager
-from vllm.transformers_utils.config import get_config
 
-from device_service.config import DeviceConfig, Environment
+from device_service.config import DeviceConfig
+from device_service.data_parallel import lanes_of
 from device_service.kv.groups import KVPlan, layer_specs, plan_layers
 from device_service.kv.sizing import PoolShape, PoolSize
 from device_service.mesh.interface import Mesh
@@ -71,7 +71,7 @@ def resolve(config: DeviceConfig, mesh: Mesh, progress: Progress) -> Resolved:
     registry.activate()
     source = find_model(config, progress)
     _load_reasoning_plugin(config)
-    lanes = _lanes(config, source)
+    lanes = lanes_of(config, source.directory)
     vllm_config = create_vllm_config(_engine_values(config, source, lanes))
     adapter = resolve_adapter(
         vllm_config.model_config.architectures[0], config.mesh, registry
@@ -97,34 +97,6 @@ def resolve(config: DeviceConfig, mesh: Mesh, progress: Progress) -> Resolved:
         pool=pool,
         kv_plan=kv_plan,
         notes=tuple(notes),
-    )
-
-
-def _lanes(config: DeviceConfig, source: ModelSource) -> int:
-    """Lanes that `--data-parallel-size` folds into (contract 2.17)."""
-    size = int(config.engine["data_parallel_size"])
-    if size == 1:
-        return 1
-    hf_config = get_config(
-        source.directory, trust_remote_code=config.engine["trust_remote_code"]
-    )
-    architecture = (hf_config.architectures or [""])[0]
-    if not runs_as_lanes(architecture, config.environment):
-        raise StartupError(
-            f"--data-parallel-size {size}: {architecture} does not run as lanes of one "
-            "mesh; start one device service per mesh, each with frontends of its own"
-        )
-    return size
-
-
-def runs_as_lanes(architecture: str, environment: Environment) -> bool:
-    """Whether one mesh runs several lanes of a model (contract 2.17)."""
-    llama = environment.llama_version == "llama3_70b_galaxy"
-    qwen3 = environment.qwen3_version == "qwen3_32b_galaxy"
-    return (
-        (architecture.startswith("Llama") and llama)
-        or (architecture.startswith("Qwen3") and qwen3)
-        or architecture == "GptOssForCausalLM"
     )
 
 

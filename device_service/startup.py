@@ -29,6 +29,7 @@ from device_service.admission import RequestFactory
 from device_service.assembly import EngineLimits, LaneEventSink, build_engine
 from device_service.bundle import Bundle
 from device_service.config import DeviceConfig
+from device_service.data_parallel import plan_services
 from device_service.describe import bundle_of, describe
 from device_service.description import ModelDescription
 from device_service.device import Device
@@ -49,6 +50,7 @@ from device_service.server import DeviceServer
 from device_service.serving import ServiceOptions
 from device_service.startup_checks import check_launch
 from device_service.wording import one_line
+from ttserve.service_plan import write_plan
 from ttserve.signals import StopRequest
 
 logger = logging.getLogger(__name__)
@@ -74,6 +76,10 @@ async def run(config: DeviceConfig) -> int:
     torch.set_num_threads(config.threads)
     set_random_seed(config.engine["seed"])
     disable_progress_bar()  # stages say how long they take
+    if config.plan is not None:
+        # On this thread: a signal still ends the process at once.
+        write_plan(config.plan, plan_services(config, logger.info))
+        return 0
     # Before signals are taken care of: counting devices takes a second, and
     # there is nothing to put in order yet.
     mesh = make_mesh(config.mesh, config.mesh_options())

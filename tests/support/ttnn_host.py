@@ -91,12 +91,25 @@ class Board:
     name: str
     shape: tuple[int, int]
     submeshes: list[Board]
+    first_id: int = 0
 
     def get_submeshes(self) -> list[Board]:
         return self.submeshes
 
     def get_device_ids(self) -> list[int]:
-        return list(range(self.shape[0] * self.shape[1]))
+        devices = self.shape[0] * self.shape[1]
+        return list(range(self.first_id, self.first_id + devices))
+
+
+def create_submeshes(mesh: Board, count: int) -> list[Board]:
+    """Stands for tt-metal's function: rows of neighbours."""
+    devices = mesh.shape[0] * mesh.shape[1]
+    assert devices % count == 0, f"{devices} devices for {count} groups"
+    size = devices // count
+    mesh.submeshes = [
+        Board(f"group {i}", MeshShape(1, size), [], i * size) for i in range(count)
+    ]
+    return mesh.submeshes
 
 
 class RecordingTtnn(HostTtnn):
@@ -109,6 +122,8 @@ class RecordingTtnn(HostTtnn):
     def __init__(self, devices: int, cluster_type: ClusterType) -> None:
         super().__init__()
         self.devices = devices
+        self.devices_per_board = 1
+        self.arch_name = "wormhole_b0"
         self.calls: list[tuple[Any, ...]] = []
         self.failing: set[str] = set()
         self.board: Board | None = None
@@ -118,7 +133,10 @@ class RecordingTtnn(HostTtnn):
         return self.devices
 
     def get_arch_name(self) -> str:
-        return "wormhole_b0"
+        return self.arch_name
+
+    def get_pcie_device_ids(self) -> list[int]:
+        return list(range(0, self.devices, self.devices_per_board))
 
     def set_fabric_config(self, config: FabricConfig, **more: Any) -> None:
         self._note("fabric", config, more)

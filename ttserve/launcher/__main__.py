@@ -1,4 +1,4 @@
-"""`tt-serve`: a device service and its frontends on this machine."""
+"""`tt-serve`: device services and their frontends on this machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import sys
 from collections.abc import Sequence
 
 from ttserve.errors import StartupError
-from ttserve.launcher.child import Child, ChildSpec
-from ttserve.launcher.commands import device_spec, frontend_specs
+from ttserve.launcher.child import Child
+from ttserve.launcher.commands import device_specs, frontend_specs, speakers
 from ttserve.launcher.config import LauncherConfig, parse, reachable, wants_colour
 from ttserve.launcher.output import Console
+from ttserve.launcher.planning import PlanFailedError, plan
 from ttserve.launcher.readiness import ReadyPort, wait_until_ready
 from ttserve.launcher.rolling import RollingRestart
 from ttserve.launcher.sockets import listen
@@ -38,22 +39,21 @@ def serve(config: LauncherConfig) -> int:
     with listen(config.host, config.port) as http_socket:
         port = http_socket.getsockname()[1]
         config = dataclasses.replace(config, port=port)
-        device = device_spec(config)
-        frontends = frontend_specs(config, http_socket.fileno())
         console = Console(
             sys.stdout.buffer,
-            [device.name, *(spec.name for spec in frontends)],
+            speakers(config),
             colour=wants_colour(is_terminal=sys.stdout.isatty()),
         )
-        return asyncio.run(_supervise(config, device, frontends, console))
+        return asyncio.run(_serve(config, http_socket.fileno(), console))
 
 
-async def _supervise(
-    config: LauncherConfig,
-    device: ChildSpec,
-    frontends: Sequence[ChildSpec],
-    console: Console,
-) -> int:
+async def _serve(config: LauncherConfig, listening_fd: int, console: Console) -> int:
+    try:
+        services = await plan(config, console)
+    except PlanFailedError as failed:
+        return failed.exit_code
+    devices = device_specs(config, services)
+    frontends = frontend_specs(config, listening_fd, len(devices))
     ports = [
         ReadyPort(spec.name, reachable(config.host), config.metrics_port + i)
         for i, spec in enumerate(frontends)
@@ -61,7 +61,7 @@ async def _supervise(
 
     async def announce() -> None:
         seconds = await wait_until_ready(ports, console.say)
-        for line in _ready_report(config, seconds):
+        for line in _ready_report(config, len(devices), seconds):
             console.say(line)
 
     async def ready_again(name: str) -> None:
@@ -70,7 +70,7 @@ async def _supervise(
     timing = Timing(grace=config.shutdown_seconds + KILL_AFTER_SECONDS)
     children = [Child(spec, console.show) for spec in frontends]
     supervisor = Supervisor(
-        Child(device, console.show),
+        [Child(spec, console.show) for spec in devices],
         children,
         announce,
         console,
@@ -80,11 +80,13 @@ async def _supervise(
     return await supervisor.run()
 
 
-def _ready_report(config: LauncherConfig, seconds: float) -> Sequence[str]:
+def _ready_report(
+    config: LauncherConfig, devices: int, seconds: float
+) -> Sequence[str]:
     return (
         f"ready in {seconds:.1f} s; Ctrl-C stops everything",
         f"  HTTP  {config.http_url}",
-        f"  gRPC  {config.grpc_address}",
+        f"  gRPC  {' '.join(map(config.grpc_address, range(devices)))}",
         f"  try   curl {config.http_url}/v1/chat/completions "
         "-H 'Content-Type: application/json' "
         """-d '{"messages": [{"role": "user", "content": "Hello"}]}'""",

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,8 @@ class ChildSpec:
     inherited_fds: tuple[int, ...] = ()
     # Added to `argv` in every start but the first.
     again: tuple[str, ...] = ()
+    # All of its environment; None is the launcher's own.
+    environment: Mapping[str, str] | None = None
 
 
 class Child:
@@ -109,6 +111,7 @@ class Child:
             stdout=write_end,
             stderr=asyncio.subprocess.STDOUT,
             pass_fds=self._spec.inherited_fds,
+            env=self._spec.environment,
             start_new_session=True,
         )
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ttserve.launcher.child import ChildSpec
-from ttserve.launcher.config import LauncherConfig
+from ttserve.launcher.config import LauncherConfig, with_variables
+from ttserve.service_plan import PlannedService
 
 # Clients keep connections: each brings one more request and is closed.
 DRAIN_DELAY_SECONDS = 1.0
@@ -17,30 +18,59 @@ DRAIN_DELAY_SECONDS = 1.0
 HELD_SECONDS = 60.0
 
 
-def device_spec(config: LauncherConfig) -> ChildSpec:
-    model = ("--model", config.model) if config.model is not None else ()
+def speakers(config: LauncherConfig) -> Sequence[str]:
+    """Names of all children that there may be."""
+    several = [f"device{i}" for i in range(config.data_parallel_size)]
+    devices = ["plan", "device", *several] if len(several) > 1 else ["device"]
+    return [*devices, *(f"frontend{i}" for i in range(config.frontends))]
+
+
+def plan_spec(config: LauncherConfig, file: Path) -> ChildSpec:
+    """Writes to `file` which device services there are to be."""
     return ChildSpec(
-        name="device",
+        name="plan",
         argv=(
-            *_script("tt-device-service"),
-            *model,
-            *("--listen", config.grpc_address),
-            *("--shutdown-grace", f"{config.shutdown_seconds:g}"),
-            *config.device_flags,
+            *_device_service(config),
+            *("--data-parallel-size", str(config.data_parallel_size)),
+            *("--plan", str(file)),
         ),
-        # It owns the mesh, which has to be closed.
         orphan_signal=signal.SIGTERM,
     )
 
 
-def frontend_specs(config: LauncherConfig, listening_fd: int) -> Sequence[ChildSpec]:
+def device_specs(
+    config: LauncherConfig, services: Sequence[PlannedService]
+) -> Sequence[ChildSpec]:
+    """One for each service, on consecutive ports."""
+    return [
+        ChildSpec(
+            name="device" if len(services) == 1 else f"device{i}",
+            argv=(
+                *_device_service(config),
+                *("--listen", config.grpc_address(i)),
+                *("--shutdown-grace", f"{config.shutdown_seconds:g}"),
+                *service.flags,
+            ),
+            # It owns the mesh, which has to be closed.
+            orphan_signal=signal.SIGTERM,
+            environment=with_variables(service.environment),
+        )
+        for i, service in enumerate(services)
+    ]
+
+
+def frontend_specs(
+    config: LauncherConfig, listening_fd: int, devices: int
+) -> Sequence[ChildSpec]:
+    """All of them use all device services."""
+    addresses = ",".join(map(config.grpc_address, range(devices)))
     return [
         ChildSpec(
             name=f"frontend{i}",
             argv=(
                 *_script("tt-frontend"),
                 *("--name", f"frontend{i}"),
-                *("--device-service", config.grpc_address),
+                *("--device-service", addresses),
                 *("--host", config.host),
                 *("--port", str(config.port)),
                 *("--fd", str(listening_fd)),
@@ -57,6 +87,11 @@ def frontend_specs(config: LauncherConfig, listening_fd: int) -> Sequence[ChildS
         )
         for i in range(config.frontends)
     ]
+
+
+def _device_service(config: LauncherConfig) -> tuple[str, ...]:
+    model = ("--model", config.model) if config.model is not None else ()
+    return (*_script("tt-device-service"), *model, *config.device_flags)
 
 
 def _script(name: str) -> tuple[str, ...]:

@@ -15,11 +15,12 @@ from ttserve.launcher.flags import Owner, sort_flags
 # The gRPC port asks nobody who they are.
 GRPC_HOST = "127.0.0.1"
 MOST_FRONTENDS = 64
+MOST_DEVICES = 64
 HIGHEST_PORT = 65535
 
 DESCRIPTION = """\
-Serve a model on this machine: one device service, which owns the accelerator,
-and one or more frontends, which speak OpenAI's HTTP API. They are started,
+Serve a model on this machine: a device service, which owns the accelerator, or
+several, and one or more frontends, which speak OpenAI's HTTP API. They are started,
 watched, restarted when they fail, and stopped together by one Ctrl-C.
 """
 
@@ -33,6 +34,8 @@ examples:
       the default model, http://127.0.0.1:8000
   tt-serve ./my-model --port 8080 --frontends 3
       a local directory, three frontends behind one port
+  tt-serve --data-parallel-size 2
+      two device services, which all frontends use
   tt-serve --max-model-len 4096 --max-num-seqs 8
       less memory for the KV cache (goes to the device service)
   tt-serve --api-key secret --enable-auto-tool-choice --tool-call-parser hermes
@@ -59,7 +62,9 @@ class LauncherConfig:
     model: str | None
     host: str
     port: int
+    # Of the first device service; each further one takes the next number.
     grpc_port: int
+    data_parallel_size: int
     # Of the first frontend; each further one takes the next number.
     metrics_port: int
     frontends: int
@@ -76,9 +81,8 @@ class LauncherConfig:
         bracketed = f"[{host}]" if ":" in host else host
         return f"{'https' if is_tls else 'http'}://{bracketed}:{self.port}"
 
-    @property
-    def grpc_address(self) -> str:
-        return f"{GRPC_HOST}:{self.grpc_port}"
+    def grpc_address(self, device: int) -> str:
+        return f"{GRPC_HOST}:{self.grpc_port + device}"
 
 
 def parse(argv: Sequence[str]) -> LauncherConfig:
@@ -90,17 +94,13 @@ def parse(argv: Sequence[str]) -> LauncherConfig:
             "ask the part that has the flags: tt-device-service --help=WORD"
         )
     own = _parser().parse_args(own_words)
-    if own.port == own.grpc_port:
-        raise StartupError(f"--port and --grpc-port are both {own.port}")
-    if own.metrics_port + own.frontends - 1 > HIGHEST_PORT:
-        raise StartupError(
-            f"no {own.frontends} ports from --metrics-port {own.metrics_port} on"
-        )
+    _check_ports(own)
     return LauncherConfig(
         model=_the_model(flags.positional, own.model),
         host=own.host,
         port=own.port,
         grpc_port=own.grpc_port,
+        data_parallel_size=own.data_parallel_size,
         metrics_port=own.metrics_port,
         frontends=own.frontends,
         shutdown_seconds=own.shutdown_timeout,
@@ -119,6 +119,34 @@ def wants_colour(
 ) -> bool:
     """NO_COLOR is the convention of https://no-color.org."""
     return is_terminal and not environment.get("NO_COLOR")
+
+
+def with_variables(
+    variables: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> Mapping[str, str]:
+    """The environment of a child that has some variables of its own."""
+    return {**environment, **variables}
+
+
+def _check_ports(own: argparse.Namespace) -> None:
+    grpc = range(own.grpc_port, own.grpc_port + own.data_parallel_size)
+    metrics = range(own.metrics_port, own.metrics_port + own.frontends)
+    for name, ports in (("--grpc-port", grpc), ("--metrics-port", metrics)):
+        if ports[-1] > HIGHEST_PORT:
+            raise StartupError(f"no {len(ports)} ports from {name} {ports[0]} on")
+        if own.port in ports:
+            raise StartupError(f"--port {own.port} is one of {_ports(name, ports)}")
+    if max(grpc[0], metrics[0]) <= min(grpc[-1], metrics[-1]):
+        raise StartupError(
+            f"{_ports('--grpc-port', grpc)} and {_ports('--metrics-port', metrics)} "
+            "share some"
+        )
+
+
+def _ports(name: str, ports: range) -> str:
+    if len(ports) == 1:
+        return f"{name} {ports[0]}"
+    return f"the {len(ports)} ports from {name} {ports[0]} on"
 
 
 def _the_model(positional: Sequence[str], named: str | None) -> str | None:
@@ -174,7 +202,17 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PORT",
         type=_whole_number(1, HIGHEST_PORT),
         default=50051,
-        help="of the device service, on 127.0.0.1 (default: 50051)",
+        help="of the first device service, on 127.0.0.1; the second takes the next, "
+        "and so on (default: 50051)",
+    )
+    parser.add_argument(
+        "--data-parallel-size",
+        "-dp",
+        metavar="N",
+        type=_whole_number(1, MOST_DEVICES),
+        default=1,
+        help="how many replicas of the model: lanes of one mesh for models that run "
+        "so, else device services, each with a group of devices (default: 1)",
     )
     parser.add_argument(
         "--metrics-port",

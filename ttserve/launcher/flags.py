@@ -42,6 +42,8 @@ OWN_FLAGS = {
     "--host": Arity.ONE,
     "--port": Arity.ONE,
     "--grpc-port": Arity.ONE,
+    "--data-parallel-size": Arity.ONE,
+    "-dp": Arity.ONE,
     "--metrics-port": Arity.ONE,
     "--shutdown-timeout": Arity.ONE,
 }
@@ -49,7 +51,8 @@ OWN_FLAGS = {
 SET_BY_LAUNCHER = {
     "--listen": "use --grpc-port",
     "--shutdown-grace": "use --shutdown-timeout",
-    "--device-service": "it starts the device service",
+    "--device-service": "it starts the device services",
+    "--plan": "use --data-parallel-size",
     "--name": "frontends are named frontend0, frontend1, ...",
     "--fd": "use --host and --port",
     "--uds": "use --host and --port",

@@ -1,4 +1,4 @@
-"""Keeps one device service and its frontends running, and stops them in order."""
+"""Keeps device services and their frontends running, and stops them in order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Timing:
     longest_delay: float = 10.0
     # A child that ran this long starts over with the first delay.
     forgiven_after: float = 30.0
-    # What frontends, and after them the device service, get for stopping.
+    # What frontends, and after them the device services, get for stopping.
     grace: float = 30.0
 
     def delay(self, failures: int) -> float:
@@ -67,14 +67,14 @@ class Supervisor:
 
     def __init__(
         self,
-        device: Child,
+        devices: Sequence[Child],
         frontends: Sequence[Child],
         wait_until_ready: Callable[[], Awaitable[None]],
         console: Console,
         timing: Timing,
         rolling: RollingRestart,
     ) -> None:
-        self._device = device
+        self._devices = tuple(devices)
         self._frontends = tuple(frontends)
         self._wait_until_ready = wait_until_ready
         self._console = console
@@ -95,7 +95,7 @@ class Supervisor:
         for signum in STOP_SIGNALS:
             loop.add_signal_handler(signum, self._on_signal, signum)
         loop.add_signal_handler(RESTART_SIGNAL, self._on_restart)
-        children = (self._device, *self._frontends)
+        children = (*self._devices, *self._frontends)
         self._keepers = {c: asyncio.create_task(self._keep(c)) for c in children}
         readiness = asyncio.create_task(self._watch_readiness())
         tasks = (readiness, *self._keepers.values())
@@ -107,7 +107,7 @@ class Supervisor:
             self._stop.set()
             self._rolling.stop()
             await self._end(self._frontends)
-            await self._end([self._device])
+            await self._end(self._devices)
         finally:
             for task in (stop, *tasks):
                 task.cancel()
@@ -173,7 +173,7 @@ class Supervisor:
     def _on_signal(self, signum: signal.Signals) -> None:
         if not self._stop.is_set():
             self._console.say(
-                f"{signum.name}: stopping the frontends, then the device service "
+                f"{signum.name}: stopping the frontends, then the device services "
                 "(once more to kill them)"
             )
             self._stop.set()

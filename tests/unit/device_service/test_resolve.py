@@ -15,6 +15,7 @@ from vllm.model_executor.models import ModelRegistry
 
 from device_service.__main__ import _model_argument
 from device_service.config import Environment, parse_args
+from device_service.data_parallel import runs_as_lanes
 from device_service.describe import bundle_of, describe
 from device_service.effective import effective_configuration
 from device_service.kv.memory import free_memory_bytes
@@ -23,7 +24,7 @@ from device_service.mesh.interface import Mesh
 from device_service.mesh.sim import SimMesh
 from device_service.plugin import register_models
 from device_service.pool import kv_bytes_per_token
-from device_service.resolve import Resolved, resolve, runs_as_lanes
+from device_service.resolve import Resolved, resolve
 from ttserve.errors import StartupError
 from ttserve.sim_model import sim_model_dir
 

@@ -19,12 +19,12 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from device_service.config import DeviceConfig, Environment, parse_args
+from device_service.data_parallel import runs_as_lanes
 from device_service.mesh.grid import grid_of
 from device_service.mesh.ttnn_mesh import TtnnMesh
 from device_service.mesh.ttnn_settings import grid_on
 from device_service.models.registry import Origin, adapter_registry
 from device_service.options import TTOptions, catalogue
-from device_service.resolve import runs_as_lanes
 from device_service.startup_checks import MODEL_CHECKS, check_launch
 from examples import offline_inference_tt
 from frontend.config import read_command_line, unaccepted_option

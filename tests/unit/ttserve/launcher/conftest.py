@@ -16,10 +16,10 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
     launched: list[Launched] = []
 
     def start(
-        device: list[str], frontends: Sequence[list[str]] = (), **timing: float
+        *devices: list[str], frontends: Sequence[list[str]] = (), **timing: float
     ) -> Launched:
         setup = {
-            "device": device,
+            "devices": devices,
             "frontends": frontends,
             "ready": str(tmp_path / "ready"),
             "timing": QUICK | timing,

@@ -1,6 +1,6 @@
 """A launcher of its own for one test: `run_supervisor.py JSON`, with real signals.
 
-The JSON object gives each child's argv (`device`, `frontends`), the `timing`,
+The JSON object gives each child's argv (`devices`, `frontends`), the `timing`,
 and a file whose appearance means that a request can be served (`ready`).
 """
 
@@ -20,15 +20,17 @@ from ttserve.launcher.supervisor import Supervisor, Timing
 
 
 def main(setup: dict[str, Any]) -> int:
+    devices = setup["devices"]
+    names = [f"device{i}" for i in range(len(devices))]
     specs = [
         ChildSpec(name, tuple(argv), signal.SIGTERM, again=("again",))
         for name, argv in (
-            ("device", setup["device"]),
+            *zip(names if len(names) > 1 else ["device"], devices, strict=True),
             *((f"frontend{i}", argv) for i, argv in enumerate(setup["frontends"])),
         )
     ]
     console = Console(sys.stdout.buffer, [spec.name for spec in specs], colour=False)
-    device, *frontends = (Child(spec, console.show) for spec in specs)
+    children = [Child(spec, console.show) for spec in specs]
 
     async def ready() -> None:
         # Another process makes the file, so nothing here can be awaited.
@@ -41,8 +43,11 @@ def main(setup: dict[str, Any]) -> int:
     async def ready_again(name: str) -> None:
         console.say(f"waiting for {name}")
 
+    frontends = children[len(devices) :]
     rolling = RollingRestart(frontends, ready_again, console, timing.grace)
-    supervisor = Supervisor(device, frontends, ready, console, timing, rolling)
+    supervisor = Supervisor(
+        children[: len(devices)], frontends, ready, console, timing, rolling
+    )
     return asyncio.run(supervisor.run())
 
 

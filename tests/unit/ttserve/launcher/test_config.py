@@ -39,7 +39,18 @@ def test_the_model_has_two_spellings() -> None:
         ("--frontends", "--frontends needs a value"),
         ("--shutdown-timeout soon", "'soon' is not a number of seconds"),
         ("--shutdown-timeout nan", "not a number of seconds"),
-        ("--port 9000 --grpc-port 9000", "--port and --grpc-port are both 9000"),
+        ("--port 9000 --grpc-port 9000", "--port 9000 is one of --grpc-port 9000"),
+        (
+            "--port 50052 --data-parallel-size 2",
+            "--port 50052 is one of the 2 ports from --grpc-port 50051 on",
+        ),
+        (
+            "--grpc-port 9099 -dp 2",
+            "the 2 ports from --grpc-port 9099 on and --metrics-port 9100 share some",
+        ),
+        ("--port 9101 --frontends 2", "--port 9101 is one of the 2 ports from --metr"),
+        ("--grpc-port 65535 -dp 2", "no 2 ports from --grpc-port 65535 on"),
+        ("--data-parallel-size 0", "not a whole number from 1 to"),
         (
             "--metrics-port 65535 --frontends 2",
             "no 2 ports from",

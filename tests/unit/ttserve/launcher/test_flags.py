@@ -23,6 +23,7 @@ from ttserve.launcher.flags import Owner, sort_flags
         ("--no-enable-prefix-caching", "--no-enable-prefix-caching", ""),
         ("-tp 2", "-tp 2", ""),
         ("-O3", "-O3", ""),
+        ("-dp 2 --data-parallel-size=2 --mesh sim", "--mesh sim", ""),
     ],
 )
 def test_owner(line: str, device: str, frontend: str) -> None:
@@ -53,6 +54,7 @@ def test_a_flag_without_values_leaves_the_model_alone() -> None:
         ("--check", "tt-serve has no --check: run tt-device-service --check"),
         ("--listen 0.0.0.0:1", "tt-serve sets --listen itself: use --grpc-port"),
         ("--device-service=h:1", "tt-serve sets --device-service itself: it starts"),
+        ("--plan f", "tt-serve sets --plan itself: use --data-parallel-size"),
     ],
 )
 def test_refused_in_one_line(line: str, message: str) -> None:

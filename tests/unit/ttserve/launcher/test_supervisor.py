@@ -71,7 +71,7 @@ def test_an_exit_in_words(exit_code: int, clause: str) -> None:
 
 
 def test_a_signal_stops_the_frontends_first(launch: Launch) -> None:
-    running = launch(python(OBEDIENT), [python(OBEDIENT), python(OBEDIENT)])
+    running = launch(python(OBEDIENT), frontends=[python(OBEDIENT), python(OBEDIENT)])
     for _ in range(3):
         running.wait_for(r"\| pid \d+")
     running.signal(signal.SIGTERM)
@@ -80,6 +80,32 @@ def test_a_signal_stops_the_frontends_first(launch: Launch) -> None:
     assert sorted(endings[:2]) == ["frontend0", "frontend1"]
     assert endings[2:] == ["device"]
     assert not any("starting it again" in line for line in running.lines)
+
+
+def test_several_device_services_stop_after_the_frontends(launch: Launch) -> None:
+    running = launch(
+        python(OBEDIENT), python(OBEDIENT), frontends=[python(OBEDIENT)] * 2
+    )
+    for _ in range(4):
+        running.wait_for(r"\| pid \d+")
+    running.signal(signal.SIGTERM)
+    assert running.exit_code() == 0
+    endings = [line.split("|")[0].strip() for line in running.lines if "ending" in line]
+    assert sorted(endings[:2]) == ["frontend0", "frontend1"]
+    assert sorted(endings[2:]) == ["device0", "device1"]
+
+
+def test_one_of_several_device_services_comes_back_alone(launch: Launch) -> None:
+    running = launch(python(OBEDIENT), python(OBEDIENT), frontends=[python(OBEDIENT)])
+    pids = {
+        found[1]: int(found[2])
+        for found in (running.wait_for(r"(\S+) *\| pid (\d+)") for _ in range(3))
+    }
+    os.kill(pids["device1"], signal.SIGKILL)
+    running.wait_for("device1 was killed by SIGKILL; starting it again in 0.01 s")
+    assert int(running.wait_for(r"device1 *\| pid (\d+)")[1]) != pids["device1"]
+    assert is_alive(pids["device0"])
+    assert is_alive(pids["frontend0"])
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -94,7 +120,7 @@ def test_each_stop_signal_ends_in_order_with_code_0(
 
 
 def test_a_second_signal_kills(launch: Launch) -> None:
-    running = launch(python(OBEDIENT), [python(STUBBORN)])
+    running = launch(python(OBEDIENT), frontends=[python(STUBBORN)])
     pids = [int(running.wait_for(r"\| pid (\d+)")[1]) for _ in range(2)]
     running.signal(signal.SIGINT)
     running.wait_for("stopping")
@@ -114,7 +140,7 @@ def test_who_does_not_stop_within_the_grace_is_killed(launch: Launch) -> None:
 
 
 def test_a_child_that_ends_is_started_again(launch: Launch) -> None:
-    running = launch(python(OBEDIENT), [python(OBEDIENT)])
+    running = launch(python(OBEDIENT), frontends=[python(OBEDIENT)])
     pids = {
         found[1]: int(found[2])
         for found in (running.wait_for(r"(\S+) *\| pid (\d+)") for _ in range(2))
@@ -133,13 +159,13 @@ def test_the_pause_grows_with_each_failure(launch: Launch, tmp_path: Path) -> No
 
 
 def test_a_usage_error_at_the_start_ends_everything(launch: Launch) -> None:
-    running = launch(python(FAILS, "2"), [python(OBEDIENT)])
+    running = launch(python(FAILS, "2"), frontends=[python(OBEDIENT)])
     assert running.exit_code() == 2
     assert any("device exited with code 2; giving up" in line for line in running.lines)
 
 
 def test_a_frontend_with_a_usage_error_ends_everything(launch: Launch) -> None:
-    running = launch(python(OBEDIENT), [python(FAILS, "2")])
+    running = launch(python(OBEDIENT), frontends=[python(FAILS, "2")])
     assert running.exit_code() == 2
 
 
@@ -153,7 +179,7 @@ def test_after_it_has_served_nothing_is_given_up(
     launch: Launch, tmp_path: Path
 ) -> None:
     starts = tmp_path / "starts"
-    running = launch(python(OBEDIENT), [python(RECOVERS, str(starts), "0")])
+    running = launch(python(OBEDIENT), frontends=[python(RECOVERS, str(starts), "0")])
     pids = {
         found[1]: int(found[2])
         for found in (running.wait_for(r"(\S+) *\| pid (\d+)") for _ in range(2))
@@ -169,7 +195,7 @@ def test_after_it_has_served_nothing_is_given_up(
 
 
 def test_killing_the_launcher_ends_its_children(launch: Launch) -> None:
-    running = launch(python(OBEDIENT), [python(OBEDIENT)])
+    running = launch(python(OBEDIENT), frontends=[python(OBEDIENT)])
     pids = [int(running.wait_for(r"\| pid (\d+)")[1]) for _ in range(2)]
     running.signal(signal.SIGKILL)
     wait_until(lambda: not any(is_alive(pid) for pid in pids))
@@ -201,7 +227,7 @@ def test_a_command_that_is_not_there_is_said_in_one_line(launch: Launch) -> None
 
 def test_a_reader_that_leaves_stops_everything() -> None:
     setup = {
-        "device": python(OBEDIENT),
+        "devices": [python(OBEDIENT)],
         "frontends": [],
         "ready": "no",
         "timing": QUICK,
