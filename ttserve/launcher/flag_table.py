@@ -91,7 +91,7 @@ TABLE: dict[tuple[str, str], str] = {
 --nnodes --node-rank --num-gpu-blocks-override --offload-backend
 --offload-group-size --offload-num-in-group --offload-prefetch-step
 --optimization-level --override-generation-config --per-request-spec-decode-metrics
---performance-mode --pipeline-parallel-size --pooler-config
+--performance-mode --pipeline-parallel-size --plan --pooler-config
 --prefill-context-parallel-size --prefill-schedule-interval
 --prefix-cache-retention-interval --prefix-caching-hash-algo --prefix-match-unit
 --profiler-config --pt-load-map-location --quantization --quantization-config
