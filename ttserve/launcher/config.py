@@ -179,6 +179,29 @@ def _parser() -> argparse.ArgumentParser:
         help="a local directory or hub id; also the first plain argument "
         "(default: SmolLM2-135M-Instruct, made ready on first use)",
     )
+    _add_processes(parser)
+    _add_addresses(parser)
+    parser.add_argument(
+        "--shutdown-timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=30.0,
+        help="for requests to finish when told to stop; who has not stopped "
+        "ten seconds later is killed (default: 30)",
+    )
+    return parser
+
+
+def _add_processes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data-parallel-size",
+        "-dp",
+        metavar="N",
+        type=_whole_number(1, MOST_DEVICES),
+        default=1,
+        help="how many replicas of the model: lanes of one mesh for models that run "
+        "so, else device services, each with a group of devices (default: 1)",
+    )
     parser.add_argument(
         "--frontends",
         metavar="N",
@@ -186,6 +209,9 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         help="how many frontends share the HTTP port (default: 1)",
     )
+
+
+def _add_addresses(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
@@ -206,15 +232,6 @@ def _parser() -> argparse.ArgumentParser:
         "and so on (default: 50051)",
     )
     parser.add_argument(
-        "--data-parallel-size",
-        "-dp",
-        metavar="N",
-        type=_whole_number(1, MOST_DEVICES),
-        default=1,
-        help="how many replicas of the model: lanes of one mesh for models that run "
-        "so, else device services, each with a group of devices (default: 1)",
-    )
-    parser.add_argument(
         "--metrics-port",
         metavar="PORT",
         type=_whole_number(1, HIGHEST_PORT),
@@ -222,15 +239,6 @@ def _parser() -> argparse.ArgumentParser:
         help="of the first frontend's own /metrics and /ready; the second takes "
         "the next, and so on (default: 9100)",
     )
-    parser.add_argument(
-        "--shutdown-timeout",
-        metavar="SECONDS",
-        type=_seconds,
-        default=30.0,
-        help="for requests to finish when told to stop; who has not stopped "
-        "ten seconds later is killed (default: 30)",
-    )
-    return parser
 
 
 def _whole_number(low: int, high: int) -> Callable[[str], int]:

@@ -136,7 +136,7 @@ def test_data_parallel_size_folds_into_lanes() -> None:
 @pytest.mark.feature(81)
 @pytest.mark.parametrize("environ", [{}, {"TT_QWEN3_TEXT_VER": "qwen3_32b_galaxy"}])
 def test_other_models_do_not_run_as_lanes(environ: dict[str, str]) -> None:
-    with pytest.raises(StartupError, match="one device service per mesh"):
+    with pytest.raises(StartupError, match="does not run as lanes of one mesh"):
         resolved("--data-parallel-size", "4", **environ)
 
 

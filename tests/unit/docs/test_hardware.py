@@ -31,6 +31,7 @@ from frontend.config import read_command_line, unaccepted_option
 from tests.support.ttnn_host import ClusterType, FabricConfig, RecordingTtnn
 from tools.install import SERVE, plan, read_groups
 from ttserve.launcher import config as launcher
+from ttserve.service_plan import read_plan
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "HARDWARE.md"
@@ -67,7 +68,8 @@ def device_config(command: Command) -> DeviceConfig:
     """What `tt-serve` would tell its device service, on a host of hardware."""
     parsed = launcher.parse(command.arguments)
     assert parsed.model is not None
-    arguments = ["--mesh", "ttnn", "--model", parsed.model, *parsed.device_flags]
+    size = ("--data-parallel-size", str(parsed.data_parallel_size))
+    arguments = ["--mesh", "ttnn", "--model", parsed.model, *size, *parsed.device_flags]
     return parse_args(arguments, command.environment)
 
 
@@ -108,16 +110,25 @@ def test_recipes_choose_the_galaxy_adapters() -> None:
     assert "TTGemma3ForConditionalGeneration" in targets
 
 
-def test_lanes_are_asked_for_only_where_there_are_some() -> None:
-    architectures = {
-        "meta-llama/Llama-3.3-70B-Instruct": "LlamaForCausalLM",
-        "openai/gpt-oss-120b": "GptOssForCausalLM",
-    }
+def test_who_runs_as_lanes_and_who_as_device_services() -> None:
+    found = set()
     for command in SERVING:
         config = device_config(command)
         if config.engine["data_parallel_size"] > 1:
-            architecture = architectures[command.arguments[0]]
-            assert runs_as_lanes(architecture, config.environment)
+            name = command.arguments[0]
+            architecture = (
+                "GptOss" if "gpt-oss" in name else name[name.index("/") + 1 :]
+            )
+            family = re.match("[A-Za-z]+[0-9]?", architecture)
+            assert family is not None
+            lanes = runs_as_lanes(f"{family[0]}ForCausalLM", config.environment)
+            found.add((name, config.environment.mesh_device, lanes))
+    assert found == {
+        ("meta-llama/Llama-3.3-70B-Instruct", "TG", True),
+        ("openai/gpt-oss-120b", "(4,8)", True),
+        ("meta-llama/Llama-3.1-8B-Instruct", "T3K", False),
+        ("meta-llama/Llama-3.1-70B-Instruct", "TG", False),
+    }
 
 
 def test_settings_of_the_recipes_are_those_of_the_models() -> None:
@@ -137,19 +148,17 @@ def test_settings_of_the_recipes_are_those_of_the_models() -> None:
     assert (tt.l1_small_size, tt.fabric_config) == (768, "FABRIC_1D")
 
 
-def test_parts_that_run_beside_each_other_share_no_port() -> None:
-    beside = [c for c in SERVING if "TT_VISIBLE_DEVICES" in c.environment]
-    parsed = [launcher.parse(command.arguments) for command in beside]
-    ports = [p for it in parsed for p in (it.port, it.grpc_port, it.metrics_port)]
-    assert len(beside) == 2
-    assert len(ports) == len(set(ports))
-
-
 def test_the_check_and_the_example_are_understood() -> None:
-    [check] = [it for it in commands() if it.program == "tt-device-service"]
-    config = parse_args(check.arguments, check.environment)
-    assert config.check
-    assert config.mesh == "ttnn"
+    alone = [it for it in commands() if it.program == "tt-device-service"]
+    check, plan, *hosts = [parse_args(it.arguments, it.environment) for it in alone]
+    assert check.check
+    assert check.mesh == "ttnn"
+    assert plan.plan is not None
+    assert plan.engine["data_parallel_size"] == 4
+    assert all(it.engine["data_parallel_size"] == 1 for it in hosts)
+    [frontend] = [it for it in commands() if it.program == "tt-frontend"]
+    addresses = frontend.arguments[frontend.arguments.index("--device-service") + 1]
+    assert len(hosts) == len(addresses.split(",")) == 2
     [example] = [it for it in commands() if "examples/" in " ".join(it.arguments)]
     assert (ROOT / example.arguments[0]).samefile(offline_inference_tt.__file__)
     assert offline_inference_tt.parse(example.arguments[1:]).measure_perf
@@ -164,6 +173,17 @@ def test_what_the_check_prints() -> None:
     finally:
         mesh.close()
     assert f"```text\n{lines}\nopened in" in TEXT
+
+
+def test_the_plan_that_is_shown(tmp_path: Path) -> None:
+    [sample] = re.findall(r"```json\n(.*?)```", TEXT, flags=re.S)
+    (tmp_path / "plan").write_text(sample)
+    services = read_plan(tmp_path / "plan")
+    for service in services:
+        config = parse_args(["--mesh", "ttnn", *service.flags], service.environment)
+        assert config.engine["data_parallel_size"] == 1
+        visible = config.environment.visible_devices
+        assert grid_on(4, config.environment.mesh_device, visible) == (1, 4)
 
 
 def test_every_option_exists() -> None:
