@@ -22,7 +22,9 @@ TELLS = f"import sys; print('arguments', sys.argv[1:]){OBEDIENT}"
 
 def serving(launch: Launch, tmp_path: Path, *frontends: str) -> Launched:
     """A supervisor whose children run and can serve."""
-    running = launch(python(OBEDIENT), [python(script) for script in frontends])
+    running = launch(
+        python(OBEDIENT), frontends=[python(script) for script in frontends]
+    )
     for _ in range(len(frontends) + 1):
         running.wait_for(r"\| pid \d+")
     (tmp_path / "ready").touch()
@@ -56,7 +58,7 @@ def test_frontends_are_replaced_one_after_the_other(
 def test_a_frontend_that_does_not_stop_is_killed(
     launch: Launch, tmp_path: Path
 ) -> None:
-    running = launch(python(OBEDIENT), [python(STUBBORN)], grace=0.1)
+    running = launch(python(OBEDIENT), frontends=[python(STUBBORN)], grace=0.1)
     pids = dict(
         (found[1], int(found[2]))
         for found in (running.wait_for(r"(\w+) *\| pid (\d+)") for _ in range(2))
@@ -71,7 +73,7 @@ def test_a_frontend_that_does_not_stop_is_killed(
 
 
 def test_nothing_is_restarted_before_it_serves(launch: Launch) -> None:
-    running = launch(python(OBEDIENT), [python(OBEDIENT)])
+    running = launch(python(OBEDIENT), frontends=[python(OBEDIENT)])
     for _ in range(2):
         running.wait_for(r"\| pid \d+")
     running.signal(signal.SIGUSR2)
@@ -83,7 +85,7 @@ def test_nothing_is_restarted_before_it_serves(launch: Launch) -> None:
 def test_a_second_wish_waits_for_nothing_and_a_stop_ends_the_first(
     launch: Launch, tmp_path: Path
 ) -> None:
-    running = launch(python(OBEDIENT), [python(STUBBORN)], grace=2.0)
+    running = launch(python(OBEDIENT), frontends=[python(STUBBORN)], grace=2.0)
     for _ in range(2):
         running.wait_for(r"\| pid \d+")
     (tmp_path / "ready").touch()
