@@ -52,6 +52,8 @@ def inspect_routes(relays: Relays) -> Iterable[Route]:
         yield _file_route(path, name, media_type)
 
     async def get_events(request: Request) -> Response:
+        if request.method == "HEAD":  # a stream without an end has no HEAD either
+            return Response(media_type="text/event-stream")
         return _events(relays, request)
 
     yield Route(EVENTS_PATH, get_events, methods=["GET"], include_in_schema=False)

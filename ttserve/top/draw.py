@@ -102,7 +102,7 @@ def plain(text: str) -> str:
 
 
 def _table(section: _Section, room: int) -> Table:
-    table = Table(box=None, pad_edge=False, expand=True, header_style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in section.columns:
         justify: JustifyMethod = "right" if column.endswith(">") else "left"
         table.add_column(

@@ -188,6 +188,7 @@ async def test_what_is_refused(http: httpx.AsyncClient) -> None:
     answer = await http.get("/inspect/events?device=third")
     assert answer.status_code == 404
     assert answer.json()["error"]["message"] == "there is no device service 'third'"
+    assert (await http.head("/inspect/events")).status_code == 200
     headers = {"sec-fetch-site": "cross-site"}
     answer = await http.get("/inspect/events", headers=headers)
     assert answer.status_code == 403
