@@ -19,12 +19,16 @@ class ScriptedInspector(inspector_pb2_grpc.InspectorServicer):
         self.streams: set[asyncio.Queue[inspector_pb2.WatchStepsResponse]] = set()
         self.opened = 0
         self.steps: list[inspector_pb2.StepRecord] = []
+        self.lanes: list[inspector_pb2.LaneState] = []
         self.refusal: str | None = None
 
-    def step(self, number: int) -> None:
+    def step(self, number: int, *rows: str) -> None:
+        """A decode step; `rows` are the requests with a row in lane 0, in lane 1…"""
         record = inspector_pb2.StepRecord(
             number=number, phase=inspector_pb2.PHASE_DECODE, phase_reason="because"
         )
+        for lane, request_id in enumerate(rows):
+            record.lanes.add(lane=lane).rows.add(request_id=request_id, tokens=1)
         self.steps.append(record)
         self.send(inspector_pb2.WatchStepsResponse(step=record))
 
@@ -38,7 +42,9 @@ class ScriptedInspector(inspector_pb2_grpc.InspectorServicer):
         if self.refusal is not None:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, self.refusal)
         return inspector_pb2.GetStateResponse(
-            instance_id=self.instance_id, step_number=len(self.steps)
+            instance_id=self.instance_id,
+            step_number=len(self.steps),
+            lanes=self.lanes,
         )
 
     async def ListSteps(
