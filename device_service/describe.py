@@ -155,7 +155,11 @@ def _eos_token_ids(model: ModelConfig) -> tuple[int, ...]:
 
 
 def _fingerprint(description: ModelDescription, files_sha256: str) -> str:
+    """The number of KV blocks is left out: it follows from the memory that happens
+    to be free, so a service that starts again would seem to be another one.
+    """
     facts: dict[str, Any] = dataclasses.asdict(description)
+    del facts["kv_cache"]["num_blocks"]
     facts["files"] = files_sha256
     text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

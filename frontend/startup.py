@@ -97,7 +97,7 @@ async def describe_model(
 
 def _subdirectory(directory: Path, number: int) -> Path:
     own = directory / str(number)
-    own.mkdir()
+    own.mkdir(parents=True)
     return own
 
 

@@ -24,6 +24,15 @@ LOOKUP_SECONDS = 2.0
 """Between two lookups of a name; also how often those that leave are looked after."""
 
 
+class AddressLookup(Protocol):
+    """Who there is."""
+
+    failure: str
+
+    async def addresses(self) -> tuple[DeviceAddress, ...]:
+        """Everyone's address now; empty, with `failure` set, when nobody can say."""
+
+
 class MemberRequests(Protocol):
     """What a frontend has open in one device service."""
 
@@ -117,19 +126,20 @@ class Fleet:
     """
 
     def __init__(
-        self, addresses: tuple[DeviceAddress, ...], security: ChannelSecurity
+        self,
+        addresses: Iterable[DeviceAddress],
+        security: ChannelSecurity,
+        lookup: AddressLookup | None = None,
     ) -> None:
+        """`addresses` stay; `lookup` says again and again who else there is."""
         self._security = security
         self.members: tuple[Member, ...] = ()
         self.changed = asyncio.Event()
-        self._lookup: Lookup | None = None
+        self._lookup = lookup
         self._connect: Connect | None = None
         self._model = Model()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if len(addresses) == 1 and addresses[0].may_be_several:
-            self._lookup = Lookup(addresses[0])
-        else:
-            self._join(addresses)
+        self._join(addresses)
 
     @property
     def lookup_failure(self) -> str:
@@ -152,15 +162,16 @@ class Fleet:
             self._start(member)
         await self._ended
 
-    async def look_after(self) -> None:
-        """Follow the name, and part with those that have left; until cancelled."""
-        while True:
-            if self._lookup is not None:
-                found = await self._lookup.addresses()
-                if found:
-                    self._follow(found)
-                await self._part_with_those_that_left()
-            await asyncio.sleep(LOOKUP_SECONDS)
+    async def look_up(self) -> None:
+        """Follow the name once, and part with those that have left and are idle.
+
+        A lookup that fails changes nothing.
+        """
+        if self._lookup is not None:
+            found = await self._lookup.addresses()
+            if found:
+                self._follow(found)
+            await self._part_with_those_that_left()
 
     async def close(self) -> None:
         """End all sessions."""
@@ -239,14 +250,23 @@ async def open_fleet(
     addresses: tuple[DeviceAddress, ...], security: ChannelSecurity
 ) -> AsyncIterator[Fleet]:
     """Channels to all of them, closed at the end with every session on them."""
-    fleet = Fleet(addresses, security)
-    looking = asyncio.create_task(fleet.look_after())
+    if len(addresses) == 1 and addresses[0].may_be_several:
+        fleet = Fleet((), security, Lookup(addresses[0]))
+    else:
+        fleet = Fleet(addresses, security)
+    looking = asyncio.create_task(_look_up_again_and_again(fleet))
     try:
         yield fleet
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
         await fleet.close()
+
+
+async def _look_up_again_and_again(fleet: Fleet) -> None:
+    while True:
+        await fleet.look_up()
+        await asyncio.sleep(LOOKUP_SECONDS)
 
 
 def _why_it_ends(

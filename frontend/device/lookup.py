@@ -28,8 +28,9 @@ class Lookup:
             found = await asyncio.get_running_loop().getaddrinfo(
                 self.name.host, self.name.port, type=socket.SOCK_STREAM
             )
-        except OSError as error:
-            self._failed(f"cannot look up {self.name.host}: {error.strerror or error}")
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            self._failed(f"cannot look up {self.name.host}: {why}")
             return ()
         self.failure = ""
         by_family = {

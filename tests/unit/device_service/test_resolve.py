@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -212,13 +213,17 @@ def test_the_fingerprint_tells_different_services_apart() -> None:
     it, mesh = resolved("--max-model-len", "1024")
     same, _ = resolved("--max-model-len", "1024")
     longer, _ = resolved("--max-model-len", "2048")
+    # What is free when a service starts decides how many blocks it has.
+    more = dataclasses.replace(it.pool, num_blocks=it.pool.num_blocks + 1)
+    roomier = dataclasses.replace(it, pool=more)
     prints = [
         describe(it, mesh, "a").fingerprint,
         describe(same, mesh, "a").fingerprint,
+        describe(roomier, mesh, "a").fingerprint,
         describe(longer, mesh, "a").fingerprint,
         describe(it, mesh, "b").fingerprint,
     ]
-    assert prints[0] == prints[1]
+    assert prints[0] == prints[1] == prints[2]
     assert len(set(prints)) == 3
 
 
