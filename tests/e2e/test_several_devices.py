@@ -19,7 +19,7 @@ from tests.e2e.test_deaths import Streamed, begun, stream
 from tests.support.frontend_process import FrontendProcess, wait_for
 from tests.support.stack import DeviceProcess
 
-pytestmark = [pytest.mark.timeout(500), pytest.mark.xdist_group("several_devices")]
+pytestmark = pytest.mark.timeout(500)
 
 ROWS = 2
 DECODE_MS = 10

@@ -142,17 +142,29 @@ async def test_a_full_queue_is_left_only_for_one_with_room() -> None:
     assert refusal.value.reason is Reason.QUEUE_FULL
 
 
-async def test_what_a_drain_ends_before_its_first_token_runs_elsewhere() -> None:
+@pytest.mark.parametrize(
+    ("error", "moved"),
+    [
+        (DRAINING, True),
+        (TTServeError(Reason.MESH_POISONED, "the mesh is lost"), True),
+        (TTServeError(Reason.STEP_FAILED, "no"), False),
+    ],
+)
+async def test_an_end_before_the_first_token(
+    error: TTServeError, *, moved: bool
+) -> None:
+    """What ends with the device service runs elsewhere; a failed step is an answer."""
     wired = Wired(devices=2)
     await wired.submit("r")
     wired.device.take(accepted(1))
     output = step_pb2.StepOutput(handles=[1], token_counts=[0])
     finish = output.extras.add(index=0).finish
     finish.reason = step_pb2.FINISH_REASON_ERROR
-    finish.error.CopyFrom(to_status(DRAINING))
+    finish.error.CopyFrom(to_status(error))
     wired.device.take(AttachResponse(step=output))
-    assert names(wired) == [["r"], ["r"]]
+    assert names(wired) == [["r"], ["r"] if moved else []]
     assert len(wired.device) == 0
+    assert len(wired.client) == int(moved)
 
 
 async def test_a_draining_device_keeps_what_it_has_and_gets_nothing_new() -> None:
