@@ -23,14 +23,19 @@ from vllm.v1.kv_cache_interface import (
     KVCacheGroupSpec,
 )
 
+from device_service.control import StepControl
 from device_service.decode.overlap import OverlapPolicy, OverlapRule
 from device_service.decode.pipeline import Pipeline
 from device_service.engine import Engine, EngineParts
+from device_service.inbox import Inbox
 from device_service.kv.lane_kv import BlockHasher, LaneKV
 from device_service.kv.layers import PageTables
 from device_service.live import LiveRequests
 from device_service.mesh.interface import Driver
 from device_service.outcome import Outcomes
+from device_service.recording.picture import Camera
+from device_service.recording.recorder import Recorder
+from device_service.recording.setup import setup_of
 from device_service.records import StepRecord
 from device_service.sampling.interface import HostSampling
 from device_service.sampling.site import SiteRule
@@ -122,9 +127,34 @@ def build_engine(  # noqa: PLR0913 - wiring: one parameter per part
     clock: Callable[[], float] = time.monotonic,
     on_block_events: LaneEventSink | None = None,
 ) -> Engine:
-    """Assemble an engine; nothing runs until `Engine.start`.
+    """Assemble an engine; nothing runs until `Engine.start`."""
+    parts = build_parts(
+        vllm_config,
+        limits,
+        interleave,
+        driver,
+        sampling,
+        clock=clock,
+        on_block_events=on_block_events,
+    )
+    return Engine(parts)
+
+
+def build_parts(  # noqa: PLR0913 - wiring: one parameter per part
+    vllm_config: VllmConfig,
+    limits: EngineLimits,
+    interleave: InterleaveConfig,
+    driver: Driver,
+    sampling: HostSampling,
+    *,
+    clock: Callable[[], float],
+    on_block_events: LaneEventSink | None = None,
+    block_hasher: BlockHasher | None = None,
+) -> EngineParts:
+    """The parts of an engine.
 
     With `on_block_events`, what is cached and evicted is told after every step.
+    `block_hasher` replaces the one that hashes tokens.
     """
     scheduler = vllm_config.scheduler_config
     max_model_len = vllm_config.model_config.max_model_len
@@ -138,7 +168,7 @@ def build_engine(  # noqa: PLR0913 - wiring: one parameter per part
     plan = kv_cache_plan(vllm_config, limits.num_blocks, limits.kv_groups)
     block_sizes = [group.kv_cache_spec.block_size for group in plan.kv_cache_groups]
     width = table_width(max_model_len, min(block_sizes), limits.num_blocks)
-    hasher = _block_hasher(vllm_config, plan)
+    hasher = block_hasher or _block_hasher(vllm_config, plan)
     tables = PageTables.zero(len(block_sizes), limits.lanes * limits.rows, width)
     lanes = [
         Lane(
@@ -169,33 +199,37 @@ def build_engine(  # noqa: PLR0913 - wiring: one parameter per part
         by_priority=scheduler.policy == "priority",
         clock=clock,
     )
-    parts = EngineParts(
+    planner = Planner(
+        lanes, InterleavePolicy(interleave), SiteRule(sampling.site, live.by_id)
+    )
+    outcomes = Outcomes(
+        lanes, live, board, sampling, max_model_len=max_model_len, clock=clock
+    )
+    control = StepControl()
+    overlap = OverlapPolicy(
+        asynchronous=bool(scheduler.async_scheduling),
+        resident_inputs=driver.resident_inputs,
+        custom_processors=sampling.site.custom_processors,
+    )
+    recorder = Recorder(
+        setup_of(vllm_config, plan, lanes, interleave, overlap, sampling.site),
+        Camera(lanes, live, planner, outcomes, control),
+        limits.step_ring,
+    )
+    steps.add_listener(recorder.step)
+    return EngineParts(
+        inbox=Inbox(recorder),
+        control=control,
         lanes=lanes,
         live=live,
         board=board,
-        planner=Planner(
-            lanes, InterleavePolicy(interleave), SiteRule(sampling.site, live.by_id)
-        ),
+        planner=planner,
         pipeline=Pipeline(lanes, tables, live, driver, sampling.grammars, clock),
-        overlap=OverlapRule(
-            OverlapPolicy(
-                asynchronous=bool(scheduler.async_scheduling),
-                resident_inputs=driver.resident_inputs,
-                custom_processors=sampling.site.custom_processors,
-            ),
-            lanes,
-        ),
-        outcomes=Outcomes(
-            lanes,
-            live,
-            board,
-            sampling,
-            max_model_len=max_model_len,
-            clock=clock,
-        ),
+        overlap=OverlapRule(overlap, lanes),
+        outcomes=outcomes,
         grammars=sampling.grammars,
         steps=steps,
+        recorder=recorder,
         block_hasher=hasher,
         clock=clock,
     )
-    return Engine(parts)

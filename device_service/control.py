@@ -29,6 +29,11 @@ class StepControl:
         """Whether a step may be planned now."""
         return not self.paused or (self._run is not None and self._run.remaining > 0)
 
+    @property
+    def steps_allowed(self) -> int | None:
+        """Steps that a run has left; None without a run."""
+        return None if self._run is None else self._run.remaining
+
     def pause(self) -> None:
         """Plan nothing until `resume`, but for the steps of a run."""
         self.paused = True

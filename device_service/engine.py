@@ -25,6 +25,8 @@ from device_service.live import LiveRequests
 from device_service.mesh.interface import MeshPoisoned
 from device_service.outcome import Applied, Outcomes, one_line
 from device_service.prefix_reset import PrefixReset
+from device_service.recording import events
+from device_service.recording.recorder import RECORDING, Recorder, Recording
 from device_service.records import (
     AbortCause,
     Admitted,
@@ -37,7 +39,7 @@ from device_service.records import (
 from device_service.sampling.interface import GrammarKeeper
 from device_service.scheduling.lane import Lane
 from device_service.scheduling.planner import Planner
-from device_service.state import lane_state
+from device_service.state import engine_state
 from device_service.step_log import StepRing
 from device_service.updates import UpdateBoard
 from ttserve.errors import Reason, TTServeError
@@ -49,6 +51,8 @@ logger = logging.getLogger(__name__)
 class EngineParts:
     """What an engine is made of; `device_service.assembly` puts it together."""
 
+    inbox: Inbox
+    control: StepControl
     lanes: list[Lane]
     live: LiveRequests
     board: UpdateBoard
@@ -58,6 +62,7 @@ class EngineParts:
     outcomes: Outcomes
     grammars: GrammarKeeper
     steps: StepRing
+    recorder: Recorder
     block_hasher: BlockHasher | None
     clock: Callable[[], float]
 
@@ -67,11 +72,10 @@ class Engine:
 
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
-        self._inbox = Inbox()
-        self._control = StepControl()
+        self._inbox = parts.inbox
+        self._control = parts.control
         self._resets = PrefixReset(parts.lanes, parts.live)
         self._stopping = False
-        self._failed_in_a_row = 0
         self._last_beat = parts.clock()
         self._idle = True
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -94,6 +98,7 @@ class Engine:
             logger.error("engine ends: %s", one_line(error), exc_info=error)
             message = "the device service cannot go on"  # the log says why
             self._end_all(Reason.MESH_POISONED, message)
+            self._parts.recorder.ended(error)
             self.died.set_exception(error)
         else:
             self.died.set_result(None)
@@ -113,8 +118,9 @@ class Engine:
         drained = None
         if len(pipeline) and not verdict.overlap:
             drained = self._finish_oldest()
-        if self._resets.pending and not len(pipeline):
+        if not len(pipeline):
             self._resets.run()
+            parts.recorder.standing()
         began = parts.clock()
         plan = parts.planner.plan(verdict) if self._control.may_plan else None
         queued = plan is not None and pipeline.queues(plan.phase)
@@ -141,7 +147,9 @@ class Engine:
             return PAUSED
         if self._resets.pending:
             return RESETTING
-        return self._parts.overlap(self._parts.pipeline.newest)
+        verdict = self._parts.overlap(self._parts.pipeline.newest)
+        due = verdict.overlap and self._parts.recorder.overdue
+        return RECORDING if due else verdict
 
     def _finish_oldest(self) -> Applied:
         """Wait for the oldest step and apply it.
@@ -162,12 +170,9 @@ class Engine:
             number = completed.step.plan.number
             logger.error("step %d failed: %s", number, one_line(error), exc_info=error)
             applied = parts.outcomes.fail(completed.step, error)
-            self._failed_in_a_row += 1
-            if isinstance(error, MeshPoisoned) or self._failed_in_a_row > 1:
+            if isinstance(error, MeshPoisoned) or parts.outcomes.failed_in_a_row > 1:
                 self._record(applied)
                 raise
-        else:
-            self._failed_in_a_row = 0
         return applied
 
     def _discard_in_flight(self, failed: int) -> None:
@@ -228,33 +233,43 @@ class Engine:
 
     def submit(self, batch: Rows[Admitted]) -> None:
         """Queue admitted requests, in order, all in the same turn."""
-        self._inbox.put(partial(self._admit, tuple(batch)))
+        event = events.Arrived(tuple(batch))
+        self._inbox.put(partial(self._parts.live.admit_all, event.batch), event)
 
     def grammar_ready(self, request_id: str, error: TTServeError | None) -> None:
         """Let a request that awaited its grammar go on, or fail it."""
-        self._inbox.put(partial(self._parts.live.grammar_ready, request_id, error))
+        event = events.GrammarReady(request_id, failed=error is not None)
+        ready = self._parts.live.grammar_ready
+        self._inbox.put(partial(ready, request_id, error), event)
 
     def abort(self, request_ids: Rows[str], cause: AbortCause) -> None:
         """End requests; each still gets its one final update."""
-        self._inbox.put(partial(self._parts.live.abort, tuple(request_ids), cause))
+        event = events.Aborted(tuple(request_ids), cause)
+        abort = self._parts.live.abort
+        self._inbox.put(partial(abort, event.request_ids, cause), event)
 
     def snapshot(self) -> Future[EngineState]:
         """A picture between two steps."""
-        return self._inbox.ask(self._state)
+        return self._inbox.ask(partial(engine_state, self._parts))
+
+    def recording(self, reason: str) -> Recording | None:
+        """The newest events and steps; None before the first turn."""
+        return self._parts.recorder.recording(reason)
 
     def pause(self) -> Future[int]:
         """Stand still before the next step."""
-        return self._inbox.ask(self._pause)
+        return self._inbox.ask(self._pause, events.Paused())
 
     def run_steps(self, count: int) -> Future[list[StepRecord]]:
         """While paused, run up to `count` steps."""
         answer: Future[list[StepRecord]] = Future()
-        self._inbox.put(partial(self._control.run, count, answer))
+        run = partial(self._control.run, count, answer)
+        self._inbox.put(run, events.StepsAsked(count))
         return answer
 
     def resume(self) -> Future[None]:
         """Run again."""
-        return self._inbox.ask(self._control.resume)
+        return self._inbox.ask(self._control.resume, events.Resumed())
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> Future[bool]:
         """Forget cached prefixes; False when there are live requests.
@@ -262,13 +277,13 @@ class Engine:
         With `preempt_running` those that run are preempted, and it is True.
         """
         answer: Future[bool] = Future()
-        ask = self._resets.ask
-        self._inbox.put(partial(ask, answer, preempt_running=preempt_running))
+        ask = partial(self._resets.ask, answer, preempt_running=preempt_running)
+        self._inbox.put(ask, events.ResetAsked(preempt_running))
         return answer
 
     def stop(self) -> None:
         """End the loop after the step in flight."""
-        self._inbox.put(self._stop)
+        self._inbox.put(self._stop, events.Stopped())
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the thread to end; False when it has not."""
@@ -276,21 +291,6 @@ class Engine:
         return not self._thread.is_alive()
 
     # -- what the inbox runs: engine thread ---------------------------------
-
-    def _admit(self, batch: tuple[Admitted, ...]) -> None:
-        for admitted in batch:
-            self._parts.live.admit(admitted)
-
-    def _state(self) -> EngineState:
-        parts = self._parts
-        now = parts.clock()
-        return EngineState(
-            step_number=parts.planner.last_number,
-            paused=self._control.paused,
-            lanes=tuple(lane_state(lane, now) for lane in parts.lanes),
-            steps_in_flight=len(parts.pipeline),
-            grammars=parts.grammars.live,
-        )
 
     def _pause(self) -> int:
         self._control.pause()

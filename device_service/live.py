@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Rows
 
 from vllm.v1.request import Request, RequestStatus
@@ -50,7 +50,12 @@ class LiveRequests:
     def __len__(self) -> int:
         return len(self.by_id)
 
-    def admit(self, admitted: Admitted) -> None:
+    def admit_all(self, batch: Rows[Admitted]) -> None:
+        """Queue requests, in order."""
+        for admitted in batch:
+            self._admit(admitted)
+
+    def _admit(self, admitted: Admitted) -> None:
         """Queue a request in the least loaded lane, for its whole life."""
         lane = min(self._lanes, key=lambda item: (item.load, item.number))
         self._arrivals += 1
@@ -71,6 +76,18 @@ class LiveRequests:
         assert params is not None
         vocab_size = self._sampling.site.vocab_size
         return SamplingFacts.of(params, request.num_prompt_tokens, vocab_size)
+
+    @property
+    def arrivals(self) -> int:
+        """Requests admitted so far."""
+        return self._arrivals
+
+    def restore(self, arrivals: int, sequences: Iterable[tuple[Sequence, int]]) -> None:
+        """Go on from a picture: requests, with how many blocks each may share."""
+        self._arrivals = arrivals
+        for sequence, published_blocks in sequences:
+            self.by_id[sequence.request_id] = sequence
+            self._lanes[sequence.lane].put_back(sequence, published_blocks)
 
     def grammar_ready(self, request_id: str, error: TTServeError | None) -> None:
         """Let a request go on whose grammar is compiled, or end it."""

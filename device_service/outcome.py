@@ -86,6 +86,7 @@ class Outcomes:
         self._max_model_len = max_model_len
         self._clock = clock
         self._mesh_free_since: float | None = None
+        self.failed_in_a_row = 0
 
     def apply(self, completed: Completed) -> Applied:
         """Sample, append, stop, publish blocks; raises what the step raised."""
@@ -102,10 +103,15 @@ class Outcomes:
             finish = self._take_token(step.sequences[i], sampled, place)
             if finish is not None:
                 finishes[i] = finish
+        self.failed_in_a_row = 0
         return Applied(step, producing, finishes, result, self._clock())
 
     def fail(self, step: InFlight, error: BaseException) -> Applied:
-        """End the requests of a failed step with its reason."""
+        """End the requests of a failed step with its reason.
+
+        `failed_in_a_row` counts such steps since the last one that succeeded.
+        """
+        self.failed_in_a_row += 1
         number = step.plan.number
         poisoned = isinstance(error, MeshPoisoned)
         # What an exception says may be about anything: the step's record and the

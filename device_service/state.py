@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from device_service.records import LaneState, RowState, WaitingState
+from device_service.records import EngineState, LaneState, RowState, WaitingState
 from device_service.scheduling.lane import Lane
 from device_service.sequence import Sequence
+
+if TYPE_CHECKING:
+    from device_service.engine import EngineParts
+
+
+def engine_state(parts: EngineParts) -> EngineState:
+    """What an engine of these parts has. Engine thread."""
+    now = parts.clock()
+    return EngineState(
+        step_number=parts.planner.last_number,
+        paused=parts.control.paused,
+        lanes=tuple(lane_state(lane, now) for lane in parts.lanes),
+        steps_in_flight=len(parts.pipeline),
+        grammars=parts.grammars.live,
+    )
 
 
 def lane_state(lane: Lane, now: float) -> LaneState:

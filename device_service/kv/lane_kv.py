@@ -21,6 +21,7 @@ from vllm.v1.request import Request
 
 from device_service.kv.groups import most_in_flight
 from device_service.kv.layers import PageTables
+from device_service.kv.pool_picture import PoolPicture, put_back, take_picture
 
 BlockHasher = Callable[[Request], list[BlockHash]]
 """Hashes of a request's full blocks beyond those in its `block_hashes`."""
@@ -214,6 +215,23 @@ class LaneKV:
         events = self._manager.take_events()
         if events:
             self._on_block_events(events)
+
+    def picture(self) -> PoolPicture:
+        """The pool as it is, for a recording."""
+        return take_picture(self._manager)
+
+    def restore(self, picture: PoolPicture) -> None:
+        """Make a new pool what a picture shows; no row has a request yet."""
+        put_back(self._manager, picture)
+
+    def published_blocks(self, row: int) -> int:
+        """Blocks of the row's request that may be shared."""
+        return self._published[row]
+
+    def restore_row(self, request: Request, row: int, published: int) -> None:
+        """Name the blocks of a request of the picture in its row's tables."""
+        self._append(row, self.block_ids(request))
+        self._published[row] = published
 
     def _append(self, row: int, ids: Sequence[list[int]]) -> None:
         """Name new blocks, given per group, behind those in the row's tables."""

@@ -45,6 +45,15 @@ class InterleavePolicy:
         if not prefill_pending or self._decode_run >= self._config.decode_steps:
             self._reset()
 
+    @property
+    def runs(self) -> tuple[int, int]:
+        """Prefill and decode steps of the run so far."""
+        return self._prefill_run, self._decode_run
+
+    def restore(self, runs: tuple[int, int]) -> None:
+        """Go on from what `runs` was."""
+        self._prefill_run, self._decode_run = runs
+
     def _reset(self) -> None:
         self._prefill_run = 0
         self._decode_run = 0

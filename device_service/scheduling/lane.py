@@ -55,7 +55,7 @@ class Lane:
 
         `running` is in the order in which requests are served, so that whoever
         must give way has no share in a step yet. `moves` counts how often a row
-        was taken or left.
+        was taken or left. `preempted` are those that no plan has named yet.
         """
         self.number = number
         self._first_row = number * limits.rows
@@ -64,7 +64,7 @@ class Lane:
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         self.moves = 0
-        self._preempted: list[str] = []
+        self.preempted: list[str] = []
         self._free_rows = list(range(limits.rows))
         self._clock = clock
         self._on_row_left = on_row_left
@@ -110,7 +110,7 @@ class Lane:
     def plan_prefill(self) -> list[PlannedRow]:
         """Continue partial prompts, then admit waiting requests (contract 2.1)."""
         budget = self.limits.max_batched_tokens
-        preempted_before = len(self._preempted)
+        preempted_before = len(self.preempted)
         planned: dict[str, PlannedRow] = {}
         prefilling = deque(s for s in self.running if s.is_prefilling)
         while prefilling and budget > 0:
@@ -120,7 +120,7 @@ class Lane:
                 break
             planned[sequence.request_id] = self._schedule(sequence, num_tokens)
             budget -= num_tokens
-        if len(self._preempted) == preempted_before:
+        if len(self.preempted) == preempted_before:
             self._admit(budget, planned)
         return list(planned.values())
 
@@ -220,7 +220,7 @@ class Lane:
 
     def take_preempted(self) -> list[str]:
         """Who has been preempted since this was asked last, for whatever reason."""
-        taken, self._preempted = self._preempted, []
+        taken, self.preempted = self.preempted, []
         return taken
 
     def preempt_all(self) -> int:
@@ -242,7 +242,7 @@ class Lane:
         request.is_prefill_chunk = False
         request.num_preemptions += 1
         sequence.events.append((EventKind.PREEMPTED, self._clock()))
-        self._preempted.append(request.request_id)
+        self.preempted.append(request.request_id)
         self.waiting.add(sequence)
 
     def _vacate(self, sequence: Sequence) -> None:
@@ -257,6 +257,17 @@ class Lane:
         self.moves += 1
         sequence.row = None
         self.running.remove(sequence)
+
+    # -- recordings --------------------------------------------------------
+
+    def put_back(self, sequence: Sequence, published_blocks: int) -> None:
+        """A request of the picture, in its row if it has one."""
+        if sequence.row is None:
+            self.waiting.add(sequence)
+            return
+        self._free_rows.remove(sequence.row)  # as new it is sorted, so still a heap
+        bisect.insort(self.running, sequence, key=attrgetter("order"))
+        self.kv.restore_row(sequence.request, sequence.row, published_blocks)
 
     # -- outcomes ----------------------------------------------------------
 

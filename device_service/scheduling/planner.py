@@ -44,6 +44,16 @@ class Planner:
         """Number of the newest planned step; 0 before the first."""
         return self._number
 
+    @property
+    def interleave_runs(self) -> tuple[int, int]:
+        """Where the interleave policy stands."""
+        return self._interleave.runs
+
+    def restore(self, last_number: int, interleave_runs: tuple[int, int]) -> None:
+        """Go on from a picture."""
+        self._number = last_number
+        self._interleave.restore(interleave_runs)
+
     def plan(self, overlap: OverlapVerdict) -> StepPlan | None:
         """Plan the next step, or nothing when no row can move.
 

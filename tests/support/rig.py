@@ -101,6 +101,7 @@ class Rig:
         grammars: type[Grammars] = Grammars,
         trace_mode: TraceMode = TraceMode.ALL,
         on_block_events: LaneEventSink | None = None,
+        step_ring: int = 4096,
         **engine_args: Any,
     ) -> None:
         defaults: dict[str, Any] = {
@@ -166,7 +167,7 @@ class Rig:
                 lanes=lanes,
                 rows=rows,
                 num_blocks=num_blocks,
-                step_ring=4096,
+                step_ring=step_ring,
                 kv_groups=kv_plan.groups,
             ),
             interleave or InterleaveConfig(),

@@ -246,6 +246,16 @@ class StepRow(_message.Message):
     external_request_id: str
     def __init__(self, row: _Optional[int] = ..., request_id: _Optional[str] = ..., start_position: _Optional[int] = ..., tokens: _Optional[int] = ..., intermediate_chunk: _Optional[bool] = ..., produced_tokens: _Optional[int] = ..., finish_reason: _Optional[str] = ..., external_request_id: _Optional[str] = ...) -> None: ...
 
+class DumpRecordingRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DumpRecordingResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
 class PauseRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

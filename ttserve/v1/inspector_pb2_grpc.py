@@ -54,6 +54,11 @@ class InspectorStub:
                 request_serializer=ttserve_dot_v1_dot_inspector__pb2.WatchStepsRequest.SerializeToString,
                 response_deserializer=ttserve_dot_v1_dot_inspector__pb2.WatchStepsResponse.FromString,
                 _registered_method=True)
+        self.DumpRecording = channel.unary_stream(
+                '/ttserve.v1.Inspector/DumpRecording',
+                request_serializer=ttserve_dot_v1_dot_inspector__pb2.DumpRecordingRequest.SerializeToString,
+                response_deserializer=ttserve_dot_v1_dot_inspector__pb2.DumpRecordingResponse.FromString,
+                _registered_method=True)
         self.Pause = channel.unary_unary(
                 '/ttserve.v1.Inspector/Pause',
                 request_serializer=ttserve_dot_v1_dot_inspector__pb2.PauseRequest.SerializeToString,
@@ -105,6 +110,14 @@ class InspectorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DumpRecording(self, request, context):
+        """Streams what the flight recorder holds: the newest events and steps, without
+        text or tokens. Answers while the engine hangs in a step, too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Pause(self, request, context):
         """Stops the engine before its next step; requests stay where they are.
         """
@@ -151,6 +164,11 @@ def add_InspectorServicer_to_server(servicer, server):
                     servicer.WatchSteps,
                     request_deserializer=ttserve_dot_v1_dot_inspector__pb2.WatchStepsRequest.FromString,
                     response_serializer=ttserve_dot_v1_dot_inspector__pb2.WatchStepsResponse.SerializeToString,
+            ),
+            'DumpRecording': grpc.unary_stream_rpc_method_handler(
+                    servicer.DumpRecording,
+                    request_deserializer=ttserve_dot_v1_dot_inspector__pb2.DumpRecordingRequest.FromString,
+                    response_serializer=ttserve_dot_v1_dot_inspector__pb2.DumpRecordingResponse.SerializeToString,
             ),
             'Pause': grpc.unary_unary_rpc_method_handler(
                     servicer.Pause,
@@ -259,6 +277,33 @@ class Inspector:
             '/ttserve.v1.Inspector/WatchSteps',
             ttserve_dot_v1_dot_inspector__pb2.WatchStepsRequest.SerializeToString,
             ttserve_dot_v1_dot_inspector__pb2.WatchStepsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DumpRecording(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ttserve.v1.Inspector/DumpRecording',
+            ttserve_dot_v1_dot_inspector__pb2.DumpRecordingRequest.SerializeToString,
+            ttserve_dot_v1_dot_inspector__pb2.DumpRecordingResponse.FromString,
             options,
             channel_credentials,
             insecure,

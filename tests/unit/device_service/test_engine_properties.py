@@ -82,7 +82,12 @@ class Shape:
     prefix_cache: bool
     policy: str
 
-    def rig(self, adapter: type[Any], fail_steps: Sequence[int] = ()) -> Rig:
+    def rig(
+        self,
+        adapter: type[Any] | None = None,
+        fail_steps: Sequence[int] = (),
+        step_ring: int = 4096,
+    ) -> Rig:
         chunks: dict[str, Any] = {"enable_chunked_prefill": False}
         if self.budget is not None:
             chunks = {
@@ -103,6 +108,7 @@ class Shape:
             site=None if self.site is None else {"mode": self.site},
             enable_prefix_caching=self.prefix_cache,
             scheduling_policy=self.policy,
+            step_ring=step_ring,
             **chunks,
         )
 
