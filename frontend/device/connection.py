@@ -139,6 +139,7 @@ class Connection:
         try:
             await self._stay_connected()
         finally:
+            await self._stop_following_health()
             self._watcher.closed()
 
     async def _stay_connected(self) -> None:
@@ -211,10 +212,7 @@ class Connection:
 
     async def _end_session(self, error: TTServeError) -> None:
         self.tried = True
-        if self._health is not None:
-            self._health.cancel()
-            await asyncio.gather(self._health, return_exceptions=True)
-            self._health = None
+        await self._stop_following_health()
         if error.reason is Reason.VERSION_MISMATCH:
             self.refusal = StartupError(f"device service: {error.message}")
         if self.refusal is not None:
@@ -232,6 +230,12 @@ class Connection:
             else DeviceState.ABSENT
         )
         self.reason = error.message
+
+    async def _stop_following_health(self) -> None:
+        following, self._health = self._health, None
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
     def _set_refused(self, refusal: ModelChanged | StartupError) -> None:
         """Say once per instance why nothing is sent there."""

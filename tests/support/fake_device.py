@@ -72,7 +72,8 @@ class Behaviour:
 
     `tokens_per_message` above 1 is a reader that lags behind. `stalled` is a
     stopped process: connections stay open and nothing is answered. `live_elsewhere`
-    is what it says of other frontends' requests.
+    is what it says of other frontends' requests; None is a device service of minor 1,
+    which says nothing.
     """
 
     step_seconds: float = 0.001
@@ -80,7 +81,7 @@ class Behaviour:
     first_token_seconds: float = 0.0
     stalled: bool = False
     serving: bool = True
-    live_elsewhere: int = 0
+    live_elsewhere: int | None = 0
     refusal: TTServeError | None = None
     session_refusal: TTServeError | None = None
     admit_at_most: int | None = None
@@ -273,11 +274,11 @@ class _Session:
                     self.outbox.put_nowait(self._device.opened(request.open))
                 case "ping":
                     pong = device_pb2.Pong(
-                        sequence=request.ping.sequence,
-                        engine_silence_ms=7,
-                        live_requests=self._device.live_requests
-                        + self._device.behaviour.live_elsewhere,
+                        sequence=request.ping.sequence, engine_silence_ms=7
                     )
+                    elsewhere = self._device.behaviour.live_elsewhere
+                    if elsewhere is not None:
+                        pong.live_requests = self._device.live_requests + elsewhere
                     self.outbox.put_nowait(device_pb2.AttachResponse(pong=pong))
                 case "submit":
                     self._arrived(request.submit)

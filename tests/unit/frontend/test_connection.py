@@ -209,6 +209,24 @@ async def test_load_comes_with_the_heartbeat(
     await attached.until(lambda: 5 in attached.recorder.loads)
 
 
+async def test_an_older_minor_reports_no_load(
+    device: FakeDevice, attached: Attached
+) -> None:
+    device.behaviour.live_elsewhere = None
+    await attached.until(lambda: len(attached.recorder.silences) >= 3)
+    assert attached.recorder.loads == []
+
+
+async def test_closing_ends_everything(device: FakeDevice, attached: Attached) -> None:
+    """A connection that is cancelled leaves no task of its own behind."""
+    await attached.until_state(DeviceState.READY)
+    attached.task.cancel()
+    await asyncio.gather(attached.task, return_exceptions=True)
+    assert attached.recorder.closed_times == 1
+    running = {str(task.get_coro()) for task in asyncio.all_tasks()}
+    assert not {name for name in running if "follow_health" in name}
+
+
 async def test_another_model_and_back(device: FakeDevice, attached: Attached) -> None:
     """It is told again and again, once a look; the right model is welcome."""
     await attached.until_state(DeviceState.READY)
