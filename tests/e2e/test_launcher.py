@@ -31,6 +31,17 @@ def free_port() -> int:
         return port
 
 
+def free_ports() -> int:
+    """The first of two free ports beside each other."""
+    while True:
+        port = free_port()
+        with (
+            contextlib.suppress(OSError, OverflowError),
+            socket.create_server(("127.0.0.1", port + 1)),
+        ):
+            return port
+
+
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + DEADLINE
     while not condition():
@@ -39,12 +50,12 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def children(pid: int) -> dict[str, int]:
-    """The pids of a process's children by the name of their command."""
+    """The pids of a launcher's frontends by name, of its device services by address."""
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with contextlib.suppress(FileNotFoundError):
             command = Path(f"/proc/{child}/cmdline").read_text()
-            name = re.search(r"tt-device-service|frontend\d+(?=\0)", command)
+            name = re.search(r"frontend\d+(?=\0)|(?<=--listen\0)[^\0]+", command)
             if name:
                 found[name[0]] = int(child)
     return found
@@ -105,6 +116,17 @@ class Serving:
         except OSError:
             return False
 
+    def devices(self) -> dict[str, str]:
+        """The state of each device service, as a frontend sees it."""
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/health", timeout=30
+            ) as response:
+                devices = json.load(response)["devices"]
+        except OSError:
+            return {}
+        return {device["address"]: device["state"] for device in devices}
+
     def exit_code(self) -> int:
         """Wait for the end; all lines are in `lines` then."""
         code = self.process.wait(DEADLINE)
@@ -136,26 +158,37 @@ def start() -> Iterator[Start]:
         serving.end()
 
 
+@pytest.mark.feature(95, 96)
 def test_the_parts_come_back_and_stop_in_order(start: Start) -> None:
-    serving = start("--mesh", "sim", "--frontends", "2")
+    port = free_ports()
+    first, second = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
+    flags = ("--mesh", "sim", "--frontends", "2", "--data-parallel-size", "2")
+    serving = start(*flags, grpc_port=port)
     serving.wait_for(r"tt-serve *\| ready in [\d.]+ s")
     assert serving.says(rf"HTTP +http://127\.0\.0\.1:{serving.port}$")
-    assert serving.says(r"gRPC +127\.0\.0\.1:\d+$")
-    assert serving.answers()
+    assert serving.says(rf"gRPC +{first} {second}$")
+    both = {first: "ready", second: "ready"}
+    wait_until(lambda: serving.devices() == both, "both serve")
     before = children(serving.process.pid)
-    assert before.keys() == {"tt-device-service", "frontend0", "frontend1"}
+    assert before.keys() == {first, second, "frontend0", "frontend1"}
 
+    os.kill(before[second], signal.SIGKILL)
+    assert all(serving.answers() for _ in range(8)), "the other one serves"
     os.kill(before["frontend0"], signal.SIGKILL)
-    os.kill(before["tt-device-service"], signal.SIGKILL)
 
     def replaced() -> bool:
         now = children(serving.process.pid)
-        return now.keys() == before.keys() and now["frontend0"] != before["frontend0"]
+        return now.keys() == before.keys() and all(
+            now[name] != before[name] for name in (second, "frontend0")
+        )
 
     wait_until(replaced, "the dead are started again")
-    wait_until(serving.answers, "it serves again")
+    wait_until(lambda: serving.devices() == both, "both serve again")
+    assert serving.answers()
     last = children(serving.process.pid)
-    assert last["frontend1"] == before["frontend1"]
+    assert [last[it] for it in (first, "frontend1")] == [
+        before[it] for it in (first, "frontend1")
+    ]
 
     serving.process.send_signal(signal.SIGINT)
     assert serving.exit_code() == 0
@@ -209,7 +242,7 @@ def test_a_taken_port_is_one_line() -> None:
     ("flags", "reason"),
     [
         ("/no/such/model", "/no/such/model"),
-        ("--mesh sim --tensor-parallel-size 2", "tensor-parallel-size"),
+        ("--mesh sim --tensor-parallel-size 2 -dp 2", "tensor-parallel-size"),
         ("--mesh sim --lora-modules a=b", "LoRA"),
     ],
 )
@@ -218,8 +251,10 @@ def test_what_a_part_refuses_ends_all_with_its_line(
 ) -> None:
     refused = start(*flags.split())
     assert refused.exit_code() == 2
-    assert refused.says(rf"(device|frontend0) *\| .*{reason}"), "\n".join(refused.lines)
-    assert refused.says("exited with code 2; giving up")
+    assert refused.says(rf"(device|frontend0|plan) *\| .*{reason}"), "\n".join(
+        refused.lines
+    )
+    assert refused.says("giving up$")
     assert not refused.says("Traceback")
 
 
