@@ -21,7 +21,7 @@ from device_service.records import AbortCause
 from device_service.rpc import Context, metadata, or_abort
 from device_service.serving import Serving
 from device_service.session import Session, Wire
-from ttserve.errors import TTServeError
+from ttserve.errors import Reason, TTServeError
 from ttserve.protocol import DEVICE_SERVICE, PROTOCOL_MINOR
 from ttserve.v1 import device_pb2
 
@@ -93,6 +93,11 @@ class DeviceServicer:
 
     async def _attach(self, requests: AsyncIterator[bytes], context: Context) -> None:
         sessions = self._serving.sessions
+        most = self._serving.options.max_sessions
+        if len(sessions) >= most:
+            raise TTServeError(
+                Reason.QUEUE_FULL, f"{most} sessions are open already", retry_after=1.0
+            )
         number = self._serving.next_session_number()
         wire = Wire(peer=context.peer(), requests=requests, write=context.write)
         session = sessions[number] = Session(number, wire, self._serving)

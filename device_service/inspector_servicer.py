@@ -120,6 +120,9 @@ class InspectorServicer(inspector_pb2_grpc.InspectorServicer):
         self, request: inspector_pb2.WatchStepsRequest, context: Context
     ) -> None:
         feed = self._step_feed()
+        most = self._serving.options.max_watchers
+        if len(feed) >= most:
+            raise TTServeError(Reason.QUEUE_FULL, f"{most} watch the steps already")
         watcher = feed.join(step_filter(request.filter))
         try:
             while True:

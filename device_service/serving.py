@@ -84,13 +84,16 @@ class ServiceOptions:
 
     `silence_limit` is in seconds: a frontend that sends nothing for so long is
     dropped. `log_requests` says what becomes of each request at INFO. `vllm_grpc`
-    serves vllm.grpc.engine.VllmEngine too.
+    serves vllm.grpc.engine.VllmEngine too. Beyond the last two, a frontend or a
+    watcher of steps is turned away.
     """
 
     silence_limit: float = 5.0
     step_control: bool = False
     log_requests: bool = False
     vllm_grpc: bool = False
+    max_sessions: int = 1024
+    max_watchers: int = 64
 
 
 @dataclass

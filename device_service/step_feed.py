@@ -71,6 +71,9 @@ class StepFeed:
         self._loop = asyncio.get_running_loop()
         self._watchers: set[Watcher] = set()
 
+    def __len__(self) -> int:
+        return len(self._watchers)
+
     def join(self, wanted: Filter) -> Watcher:
         """Watch from now on, until `leave`."""
         watcher = Watcher(wanted)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import tempfile
@@ -27,6 +28,7 @@ import grpc.aio
 from frontend.address import parse_device_address
 from frontend.device.bundle import fetch_bundle
 from frontend.device.channel import Patience, ask_patiently, is_serving, open_channel
+from ttserve.client_security import add_channel_options, channel_security
 from ttserve.errors import StartupError, TTServeError
 from ttserve.status import from_rpc_error, from_status
 from ttserve.v1.device_pb2 import GenerateRequest, GetModelRequest
@@ -129,6 +131,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--device-service", metavar="HOST:PORT", default="127.0.0.1:50051")
     wait = "seconds to wait for it (%(default)s)"
     add("--device-timeout", metavar="S", type=float, default=600.0, help=wait)
+    add_channel_options(parser)
     texts = "a JSON list of texts (examples/prompts.json)"
     add("--prompts-json", metavar="FILE", type=Path, default=PROMPTS, help=texts)
     for name, default, text in NUMBERS:
@@ -139,10 +142,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if images := [word for word in rest if word.partition("=")[0] in IMAGES]:
         parser.error(f"{images[0]}: images are not served yet; leave it out")
     if rest:
-        parser.error(
-            f"{rest[0]} is no option of this client; options of the model and the "
-            "mesh are given to tt-device-service or tt-serve (see --help)"
-        )
+        whose = "options of the model and the mesh are given to tt-device-service"
+        parser.error(f"{rest[0]} is no option of this client; {whose} (see --help)")
     return own
 
 
@@ -189,7 +190,8 @@ async def run(arguments: argparse.Namespace) -> list[str]:
     """Do what was asked; the lines to print. Raises StartupError, TTServeError."""
     prompts = read_prompts(arguments.prompts_json, arguments.num_repeat_prompts)
     address = parse_device_address(arguments.device_service)
-    async with open_channel(address) as channel:
+    security = channel_security(arguments, os.environ)
+    async with open_channel(address, security) as channel:
         stub = DeviceStub(channel)
         patience = Patience(address, arguments.device_timeout)
         answer = await ask_patiently(lambda: stub.GetModel(GetModelRequest()), patience)

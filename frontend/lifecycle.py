@@ -26,9 +26,13 @@ class Lifecycle:
 
     def __init__(self, metrics: FrontendMetrics) -> None:
         self.phase = Phase.STARTING
-        self.waiting_for = "vLLM is being loaded"
+        self._waiting_for = "vLLM is being loaded"
         self.fleet: Fleet | None = None
         self._metrics = metrics
+
+    def wait_for(self, what: str) -> None:
+        """What the start waits for now, as a clause."""
+        self._waiting_for = what
 
     def reasons(self) -> list[tuple[str, str]]:
         """Why no request can be served: a word and a sentence each.
@@ -37,7 +41,7 @@ class Lifecycle:
         """
         found = []
         if self.phase is Phase.STARTING:
-            found.append((Phase.STARTING.value, self.waiting_for))
+            found.append((Phase.STARTING.value, self._waiting_for))
         elif self.phase is Phase.DRAINING:
             found.append((Phase.DRAINING.value, "this frontend is shutting down"))
         members = self._members()

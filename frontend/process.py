@@ -108,10 +108,12 @@ class Frontend:
             stack.callback(lag.cancel)
             loading = asyncio.create_task(load_vllm())
             stack.callback(loading.cancel)
-            self._lifecycle.waiting_for = "waiting for the device service"
-            described = await describe_model(fleet, self._config, directory)
+            self._lifecycle.wait_for("waiting for the device service")
+            described = await describe_model(
+                fleet, self._config, directory, self._lifecycle.wait_for
+            )
             watch.lap("device service")
-            self._lifecycle.waiting_for = "vLLM is being loaded"
+            self._lifecycle.wait_for("vLLM is being loaded")
             await loading
             watch.lap("rest of imports")
             engine = await build_engine(described, self._config, self._metrics)

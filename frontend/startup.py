@@ -63,14 +63,19 @@ class Described:
 
 
 async def describe_model(
-    fleet: Fleet, config: FrontendConfig, directory: Path
+    fleet: Fleet,
+    config: FrontendConfig,
+    directory: Path,
+    tell: Callable[[str], None],
 ) -> Described:
     """Ask all until one has said what its model is and sent its files.
+
+    `tell` hears what is waited for.
 
     One that cannot be worked with is left out; when that is true of all, or none is
     known or answers within `device_timeout`, it is a StartupError.
     """
-    patience = Patience(config.devices[0], config.device_timeout)
+    patience = Patience(config.devices[0], config.device_timeout, tell)
     while not fleet.members:
         await patience.pause(fleet.lookup_failure or "its name is being looked up")
     fetching = asyncio.Lock()
@@ -85,7 +90,7 @@ async def describe_model(
                 if member not in asking:
                     own = _subdirectory(directory, next(numbers))
                     asking[member] = asyncio.create_task(
-                        _ask(member, config, own, fetching)
+                        _ask(member, config, own, fetching, tell)
                     )
             if (described := await _first_answer(asking, fleet)) is not None:
                 return described
@@ -102,11 +107,15 @@ def _subdirectory(directory: Path, number: int) -> Path:
 
 
 async def _ask(
-    member: Member, config: FrontendConfig, directory: Path, fetching: asyncio.Lock
+    member: Member,
+    config: FrontendConfig,
+    directory: Path,
+    fetching: asyncio.Lock,
+    tell: Callable[[str], None],
 ) -> Described:
     """Ask until the model is known; then fetch its files."""
     stub = DeviceStub(member.channel)
-    patience = Patience(member.address, config.device_timeout)
+    patience = Patience(member.address, config.device_timeout, tell)
     answer = await get_model(stub, patience)
     trusted = answer.model.settings.trust_remote_code
 

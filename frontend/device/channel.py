@@ -31,6 +31,14 @@ MAX_MESSAGE_BYTES = 64 << 20
 RETRY_SECONDS = 0.2
 REMIND_SECONDS = 10.0
 CALL_SECONDS = 5.0
+PROBE_SECONDS = 0.3
+CANNOT_CONNECT = "cannot connect"
+
+_PASSING = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+)
 HEALTH_RETRY_SECONDS = 0.1
 
 _OPTIONS = (
@@ -62,14 +70,29 @@ def open_channel(
 class Patience:
     """How long the frontend waits for a device service, and what it says meanwhile."""
 
-    def __init__(self, address: DeviceAddress, timeout: float | None) -> None:
+    def __init__(
+        self,
+        address: DeviceAddress,
+        timeout: float | None,
+        tell: Callable[[str], None] = lambda waiting_for: None,
+    ) -> None:
+        """`tell` hears each time what is waited for, for whoever asks meanwhile."""
         self._address = address
         self._started = time.monotonic()
         self._timeout = timeout
+        self._tell = tell
+        self._complained = ""
         self._next_reminder = self._started + REMIND_SECONDS
+
+    def complain(self, reason: str) -> None:
+        """Say at once what will not pass without an operator."""
+        if reason != self._complained:
+            self._complained = reason
+            logger.error("device service %s: %s", self._address, reason)
 
     async def pause(self, reason: str) -> None:
         """Wait a little; every 10 s say for what; in the end give up."""
+        self._tell(f"waiting for the device service at {self._address}: {reason}")
         now = time.monotonic()
         waited = now - self._started
         if self._timeout is not None and waited >= self._timeout:
@@ -91,8 +114,9 @@ class Patience:
 async def ask_patiently(call: Callable[[], Awaitable[T]], patience: Patience) -> T:
     """Repeat a call until the device service can answer it.
 
-    Only UNAVAILABLE and a call without an answer are worth repeating; anything
-    else is an answer and becomes a StartupError.
+    Only UNAVAILABLE and a call without an answer are worth repeating, and a token
+    that is refused, because it may be replaced on either side; anything else is an
+    answer and becomes a StartupError.
     """
     while True:
         try:
@@ -101,9 +125,12 @@ async def ask_patiently(call: Callable[[], Awaitable[T]], patience: Patience) ->
             reason = "no answer"
         except grpc.aio.AioRpcError as error:
             failure = from_rpc_error(error)
-            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            if error.code() not in _PASSING:
                 raise StartupError(f"device service: {failure.message}") from None
             reason = describe(failure)
+            lost = failure.reason is Reason.DEVICE_LOST
+            if is_refused(failure) or (lost and reason != CANNOT_CONNECT):
+                patience.complain(reason)
         await patience.pause(reason)
 
 
@@ -163,4 +190,24 @@ async def follow_health(channel: grpc.aio.Channel) -> AsyncIterator[bool]:
 
 def describe(error: TTServeError) -> str:
     """A reason for a log line; gRPC's own texts are long and name no remedy."""
-    return "cannot connect" if error.reason is Reason.DEVICE_LOST else error.message
+    if error.reason is not Reason.DEVICE_LOST:
+        return error.message
+    return channels.connection_problem(error.message) or CANNOT_CONNECT
+
+
+def is_refused(error: TTServeError) -> bool:
+    """Whether the device service does not take this frontend's token."""
+    return error.reason in (Reason.UNAUTHENTICATED, Reason.PERMISSION_DENIED)
+
+
+async def connection_problem(channel: grpc.aio.Channel) -> str | None:
+    """Why no connection comes about, if an operator can do something about it.
+
+    A call that waits for a connection, as a session's does, never learns that.
+    """
+    check = health_pb2_grpc.HealthStub(channel).Check
+    try:
+        await check(health_pb2.HealthCheckRequest(), timeout=PROBE_SECONDS)
+    except grpc.aio.AioRpcError as error:
+        return channels.connection_problem(error.details())
+    return None

@@ -14,7 +14,12 @@ import grpc
 import grpc.aio
 
 from frontend.config import Liveness
-from frontend.device.channel import CALL_SECONDS, follow_health
+from frontend.device.channel import (
+    CALL_SECONDS,
+    connection_problem,
+    follow_health,
+    is_refused,
+)
 from frontend.device.same_model import differences
 from frontend.device.session import Session
 from ttserve.errors import Reason, StartupError, TTServeError
@@ -148,6 +153,8 @@ class Connection:
             opened_before = self.sessions_opened
             call = DeviceStub(self._channel).Attach(wait_for_ready=True)
             error = await Session(call, self, self._liveness).run(self._hello)
+            if self.sessions_opened == opened_before:
+                error = await self._explain(error)
             await self._end_session(error)
             if self.refusal is not None:
                 await self._until_it_may_fit()
@@ -236,6 +243,17 @@ class Connection:
         if following is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
+
+    async def _explain(self, error: TTServeError) -> TTServeError:
+        """Why a session did not begin; said once, if only an operator can help."""
+        problem = error.message if is_refused(error) else None
+        if error.reason is Reason.DEVICE_LOST:
+            problem = await connection_problem(self._channel)
+        if problem is None:
+            return error
+        if problem != self.reason:
+            logger.error("device service %s: %s", self._address, problem)
+        return TTServeError(error.reason, problem, retry_after=error.retry_after)
 
     def _set_refused(self, refusal: ModelChanged | StartupError) -> None:
         """Say once per instance why nothing is sent there."""

@@ -36,7 +36,7 @@ ONE_TOKEN = GrpcSecurity(access=Access(Tokens([DEVICE])))
 @pytest_asyncio.fixture
 async def guarded() -> AsyncIterator[Service]:
     """A service with a token for each scope, whose steps may be controlled."""
-    options = ServiceOptions(step_control=True)
+    options = ServiceOptions(step_control=True, vllm_grpc=True)
     async with serving(security=THREE_TOKENS, options=options) as service:
         yield service
 
@@ -141,7 +141,7 @@ async def test_a_token_opens_its_scope_and_no_other(
 
 
 async def test_one_token_protects_everything() -> None:
-    options = ServiceOptions(step_control=True)
+    options = ServiceOptions(step_control=True, vllm_grpc=True)
     async with serving(security=ONE_TOKEN, options=options) as service:
         without = await refusals(service, [])
         assert {n for n, refused in without.items() if refused is None} == {PROBE}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ttserve.launcher.child import ChildSpec
 from ttserve.launcher.config import LauncherConfig, with_variables
+from ttserve.launcher.matching import matching_flags
 from ttserve.service_plan import PlannedService
 
 # Clients keep connections: each brings one more request and is closed.
@@ -77,6 +78,7 @@ def frontend_specs(
                 *("--metrics-port", str(config.metrics_port + i)),
                 *("--shutdown-timeout", f"{config.shutdown_seconds:g}"),
                 *("--drain-delay", f"{DRAIN_DELAY_SECONDS:g}"),
+                *matching_flags(config.device_flags, config.frontend_flags),
                 *config.frontend_flags,
             ),
             # Until it is ready, its connections are for the others.
