@@ -204,7 +204,9 @@ async def described(addresses: str, directory: Path, *options: str) -> str:
     config = read_command_line(("--device-service", addresses, *options), {})
     fleet = Fleet(config.devices, PLAIN)
     try:
-        found = await asyncio.wait_for(describe_model(fleet, config, directory), 30)
+        found = await asyncio.wait_for(
+            describe_model(fleet, config, directory, lambda what: None), 30
+        )
     finally:
         await fleet.close()
     assert (found.directory / "tokenizer.json").exists()
