@@ -104,6 +104,13 @@ def read_command_line(
         raise StartupError("--device-service HOST:PORT is required (see --help)")
     if own.lost_after <= own.ping_interval:
         raise StartupError("--lost-after must be more than --ping-interval")
+    if own.drain_delay > own.shutdown_timeout:
+        raise StartupError(
+            f"--drain-delay {own.drain_delay:g} is a part of --shutdown-timeout, and "
+            f"cannot be more than its {own.shutdown_timeout:g} s"
+        )
+    if own.accept_when_ready and own.fd is None:
+        raise StartupError("--accept-when-ready is for a shared socket: give --fd too")
     return FrontendConfig(
         name=own.name or f"{socket.gethostname()[:40]}-{os.getpid()}",
         devices=parse_device_addresses(own.device_service),

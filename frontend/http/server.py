@@ -118,7 +118,7 @@ async def serving_later(
     app: ASGIApp,
     listener: socket.socket,
     config: HttpConfig,
-    due: Callable[[], Awaitable[None]],
+    due: Callable[[], Awaitable[object]],
 ) -> AsyncIterator[HttpServer]:
     """As `serving`, but accept nothing until `due` returns.
 
@@ -139,6 +139,7 @@ async def serving_later(
         if not server.started:
             task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        listener.close()
 
 
 def _uvicorn_config(app: ASGIApp, http: HttpConfig) -> uvicorn.Config:

@@ -14,7 +14,7 @@ from ttserve.launcher.matching import matching_flags
 from ttserve.service_plan import PlannedService
 
 # Clients keep connections: each brings one more request and is closed.
-DRAIN_DELAY_SECONDS = 1.0
+LONGEST_DRAIN_DELAY = 1.0
 # After that its clients are told why it is not ready.
 HELD_SECONDS = 60.0
 
@@ -65,6 +65,7 @@ def frontend_specs(
 ) -> Sequence[ChildSpec]:
     """All of them use all device services."""
     addresses = ",".join(map(config.grpc_address, range(devices)))
+    drain_delay = min(LONGEST_DRAIN_DELAY, config.shutdown_seconds)
     return [
         ChildSpec(
             name=f"frontend{i}",
@@ -77,7 +78,7 @@ def frontend_specs(
                 *("--fd", str(listening_fd)),
                 *("--metrics-port", str(config.metrics_port + i)),
                 *("--shutdown-timeout", f"{config.shutdown_seconds:g}"),
-                *("--drain-delay", f"{DRAIN_DELAY_SECONDS:g}"),
+                *("--drain-delay", f"{drain_delay:g}"),
                 *matching_flags(config.device_flags, config.frontend_flags),
                 *config.frontend_flags,
             ),

@@ -50,6 +50,8 @@ def test_keys_from_the_environment() -> None:
         (*DEVICE, "--lost-after", "0.1"),
         (*DEVICE, "--ping-interval", "0"),
         (*DEVICE, "--shutdown-timeout", "-1"),
+        (*DEVICE, "--shutdown-timeout", "3", "--drain-delay", "4"),
+        (*DEVICE, "--accept-when-ready", "9"),
         (*DEVICE, "--max-body-bytes", "10"),
         (*DEVICE, "--name", "n" * 64),
         (*DEVICE, "--uvicorn-log-level", "loud"),
