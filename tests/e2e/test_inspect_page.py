@@ -47,7 +47,6 @@ def stack(
 def page(browser: Browser, stack: Stack) -> Iterator[Browser]:
     """The page, looking. Whatever a test does, the browser must not complain."""
     browser.open(f"{stack.urls[0]}{PREFIX}/inspect")
-    browser.wait_for("document.querySelector('#key-form') !== null")
     browser.evaluate(f"sessionStorage.setItem('ttserve-inspect-key', '{KEY}')")
     browser.complaints.clear()
     browser.open(f"{stack.urls[0]}{PREFIX}/inspect")
@@ -149,7 +148,6 @@ def test_filters_and_pause(page: Browser, stack: Stack) -> None:
 
 def test_a_key_is_asked_for(browser: Browser, stack: Stack) -> None:
     browser.open(f"{stack.urls[0]}{PREFIX}/inspect")
-    browser.wait_for("document.querySelector('#key-form') !== null")
     browser.evaluate("sessionStorage.clear()")
     browser.open(f"{stack.urls[0]}{PREFIX}/inspect")
     browser.wait_for("!document.querySelector('#key-form').hidden")

@@ -12,14 +12,18 @@ import struct
 import sys
 import termios
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from device_service.access import Access
+from device_service.security import GrpcSecurity
 from tests.support.attach_client import AttachClient
 from tests.support.scripted_inspector import InspectedDevice, ScriptedInspector
 from tests.support.waiting import eventually
-from tests.support.wire import Service
+from tests.support.wire import Service, serving
+from ttserve.tokens import Tokens
 from ttserve.v1 import inspector_pb2
 
 SECONDS = 30.0
@@ -232,8 +236,18 @@ async def test_loss_and_return(device: InspectedDevice) -> None:
         assert await asyncio.wait_for(process.wait(), SECONDS) == 0
 
 
-async def test_a_token_that_is_refused(device: InspectedDevice) -> None:
-    device.inspector.refusal = "a valid token is required"
-    status, _, err = await run_top(device.address, "--once")
-    assert status == 1
-    assert err == f"tt-top: {device.address}: a valid token is required\n"
+async def test_tokens(tmp_path: Path) -> None:
+    tokens = Access(Tokens(["device"]), Tokens(["inspector"]))
+    file = tmp_path / "token"
+    file.write_text("inspector\n")
+    right = ("--device-inspector-token-file", str(file))
+    wrong = {"TTSERVE_GRPC_TOKEN": "device"}
+    async with serving(security=GrpcSecurity(access=tokens)) as service:
+        with service.engine.ticking():
+            status, out, _ = await run_top(service.address, "--once", *right)
+            assert (status, "rows 0/8" in out) == (0, True)
+            status, out, err = await run_top(service.address, "--once", **wrong)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"tt-top: {service.address}: ")
+    assert "token" in err
+    assert err.count("\n") == 1

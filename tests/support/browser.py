@@ -48,8 +48,12 @@ class Browser:
             self._note(message)
 
     def open(self, url: str) -> None:
-        """Go to an address."""
+        """Go to an address, until the page and its scripts are loaded."""
         self.call("Page.navigate", url=url)
+        wait_for(
+            lambda: bool(self.evaluate("document.readyState === 'complete'")),
+            ANSWER_SECONDS,
+        )
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression; a promise is awaited."""

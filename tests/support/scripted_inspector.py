@@ -20,7 +20,6 @@ class ScriptedInspector(inspector_pb2_grpc.InspectorServicer):
         self.opened = 0
         self.steps: list[inspector_pb2.StepRecord] = []
         self.lanes: list[inspector_pb2.LaneState] = []
-        self.refusal: str | None = None
 
     def step(self, number: int, *rows: str) -> None:
         """A decode step; `rows` are the requests with a row in lane 0, in lane 1…"""
@@ -39,8 +38,6 @@ class ScriptedInspector(inspector_pb2_grpc.InspectorServicer):
     async def GetState(
         self, request: Any, context: Any
     ) -> inspector_pb2.GetStateResponse:
-        if self.refusal is not None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, self.refusal)
         return inspector_pb2.GetStateResponse(
             instance_id=self.instance_id,
             step_number=len(self.steps),
