@@ -115,10 +115,10 @@ async def test_a_lane(page: Browser) -> None:
 
 
 async def test_losses_are_counted(page: Browser, fleet: Fleet) -> None:
+    inspector = fleet.devices["a:1"].inspector
+    await eventually(lambda: len(inspector.streams) == 1, SECONDS)
     for lost in (3, 4):
-        fleet.devices["a:1"].inspector.send(
-            inspector_pb2.WatchStepsResponse(lost_steps=lost)
-        )
+        inspector.send(inspector_pb2.WatchStepsResponse(lost_steps=lost))
     shown = "document.querySelector('#lost').textContent === '7'"
     await asyncio.to_thread(page.wait_for, shown, SECONDS)
 
