@@ -60,7 +60,8 @@ LAUNCH_CHECKS = (
     LaunchCheck(
         "KV events",
         given("kv_events_config"),
-        "--kv-events-config: KV events are not published; leave it out",
+        "--kv-events-config: KV events are not published; leave it out, or start with "
+        "--enable-vllm-grpc, which streams them over gRPC",
     ),
     LaunchCheck(
         "pooling runner",

@@ -30,6 +30,7 @@ _UNSUPPORTED = {
     "media_refs": "the model takes text only",
     "kv_transfer_params": "KV blocks do not leave the device service",
     "kv_transfer_params_json": "KV blocks do not leave the device service",
+    "data_parallel_rank": "the device service chooses the lane",
 }
 _UNSUPPORTED_PARAMS = {
     "prompt_logprobs": "log probabilities are reported for output tokens only",
