@@ -93,21 +93,23 @@ def _device(directory: Path, number: int) -> DeviceProcess:
     )
 
 
+def question(text: str, **options: Any) -> dict[str, Any]:
+    """What `Served.expected` answers, unless `options` say otherwise."""
+    return {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": text}],
+        "temperature": 0,
+        "max_tokens": 12,
+        "response_format": grammar({"type": "string", "pattern": "^[a-z]{8}$"}),
+        **options,
+    }
+
+
 async def chat(served: Served, text: str, **options: Any) -> Any:
-    """Ask for what `expected` answers, unless `options` say otherwise."""
     async with openai.AsyncOpenAI(
         base_url=f"{served.smg.url}/v1", api_key="none"
     ) as client:
-        return await client.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": text}],
-            **{
-                "temperature": 0,
-                "max_tokens": 12,
-                "response_format": grammar({"type": "string", "pattern": "^[a-z]{8}$"}),
-                **options,
-            },
-        )
+        return await client.chat.completions.create(**question(text, **options))
 
 
 def grammar(schema: dict[str, Any]) -> dict[str, Any]:
@@ -135,19 +137,12 @@ async def test_text_usage_and_logprobs_are_the_model_s(served: Served) -> None:
 
 
 async def test_a_stream_says_the_same(served: Served) -> None:
+    text, reasons, usage = "", [], None
     async with openai.AsyncOpenAI(
         base_url=f"{served.smg.url}/v1", api_key="none"
     ) as client:
-        text, reasons, usage = "", [], None
-        async for part in await client.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": "hello"}],
-            temperature=0,
-            max_tokens=12,
-            response_format=grammar({"type": "string", "pattern": "^[a-z]{8}$"}),  # type: ignore[arg-type]
-            stream=True,
-            stream_options={"include_usage": True},
-        ):
+        asked = question("hello", stream=True, stream_options={"include_usage": True})
+        async for part in await client.chat.completions.create(**asked):
             usage = part.usage or usage
             for choice in part.choices:
                 text += choice.delta.content or ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import grpc
 from smg_grpc_proto import vllm_engine_pb2, vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 
@@ -58,5 +57,4 @@ class BlockWatcher:
     async def read(self) -> None:
         """Take the next batch."""
         batch = await self.call.read()
-        assert batch is not grpc.aio.EOF
         self.indices[batch.dp_rank].take(batch)
