@@ -57,6 +57,7 @@ def plan_services(
     if size == 1 or runs_as_lanes(_architecture(model), config.environment):
         return (PlannedService(("--data-parallel-size", str(size))),)
     _refuse_experts(model, size)
+    _refuse_fitting(config, size)
     flags = ("--data-parallel-size", "1", *_share(config, size))
     if config.mesh != "ttnn":
         return (PlannedService(flags),) * size
@@ -95,6 +96,18 @@ def _groups(
         ids = ", ".join(map(str, group.device_ids))
         progress(f"device{rank} gets {rows} x {columns}: {ids}")
     return groups
+
+
+def _refuse_fitting(config: DeviceConfig, size: int) -> None:
+    """Frontends want one length of all; free memory gives each service another."""
+    fixed = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
+    fits = config.engine["max_model_len"] == -1
+    if config.mesh == "cpu" and fits and not any(map(config.is_explicit, fixed)):
+        raise StartupError(
+            f"--max-model-len -1 with --data-parallel-size {size}: each device service "
+            "would fit another length to the memory that it finds; give a number, or "
+            "set --kv-cache-memory-bytes"
+        )
 
 
 def _share(config: DeviceConfig, size: int) -> tuple[str, ...]:

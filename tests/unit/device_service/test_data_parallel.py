@@ -72,6 +72,14 @@ def test_what_is_planned_is_understood() -> None:
             assert config.engine["data_parallel_size"] == 1
 
 
+def test_lengths_that_would_differ_are_refused() -> None:
+    arguments = ("--mesh", "cpu", *SIM_MODEL, "-dp", "2", "--max-model-len", "-1")
+    with pytest.raises(StartupError, match="would fit another length"):
+        plan(*arguments)
+    assert len(plan(*arguments, "--kv-cache-memory-bytes", "9m")) == 2
+    assert len(plan(*arguments, "--mesh", "sim")) == 2
+
+
 @pytest.mark.feature(81)
 def test_a_model_that_folds_is_one_service() -> None:
     (service,) = plan("--mesh", "sim", *SIM_MODEL, "-dp", "4", **GALAXY)
