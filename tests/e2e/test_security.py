@@ -177,7 +177,8 @@ def test_a_preflight_reaches_nothing(site: Site) -> None:
 
 
 def test_errors_show_no_inside(site: Site) -> None:
-    for body in ({"prompt": 1}, {"prompt": {"a": None}}, [], "text", {"a": {}}):
+    bodies: list[Any] = [{"prompt": 1}, {"prompt": {"a": None}}, [], "text", {"a": {}}]
+    for body in bodies:
         for path in ("/v1/completions", "/v1/chat/completions", "/tokenize"):
             status, text = site.ask("POST", path, SECRETS["key"], body)
             assert status == 400, (path, body, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -95,3 +96,35 @@ def test_the_proxy_answers_in_the_envelope(path: Path) -> None:
     assert error.keys() == {"message", "type", "param", "code"}
     status = f"http-error status {error['code']} .*{path.name}"
     assert re.search(status, (COMPOSE / "haproxy.cfg").read_text())
+
+
+def services() -> dict[str, dict[str, Any]]:
+    text = (COMPOSE / "docker-compose.yaml").read_text()
+    found: dict[str, dict[str, Any]] = yaml.safe_load(text)["services"]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(services()))
+def test_a_container_can_do_no_more_than_it_must(name: str) -> None:
+    service = services()[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    for more in ("privileged", "cap_add", "user", "network_mode", "pid", "devices"):
+        assert more not in service
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_no_image_runs_as_root(dockerfile: Path) -> None:
+    last_stage = dockerfile.read_text().rpartition("\nFROM ")[2]
+    users = re.findall(r"^USER (\S+)", last_stage, re.M)
+    assert users
+    assert users[-1] not in ("root", "0")
+
+
+def test_hardware_adds_devices_and_no_capabilities() -> None:
+    text = (COMPOSE / "hardware.yaml").read_text()
+    (service,) = yaml.safe_load(text)["services"].values()
+    assert service["devices"] == ["/dev/tenstorrent:/dev/tenstorrent"]
+    for more in ("privileged", "cap_add", "cap_drop", "security_opt", "user"):
+        assert more not in service
