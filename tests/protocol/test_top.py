@@ -98,6 +98,20 @@ async def test_what_strangers_send_steers_no_terminal(service: Service) -> None:
     assert "?[2J[red]x[/red]" in out
 
 
+async def test_text_is_cut_before_numbers(service: Service) -> None:
+    await busy(service, "mine-" + "x" * 100)
+    _, out, _ = await run_top(service.address, "--once", COLUMNS="80")
+    state = await service.inspector().GetState(inspector_pb2.GetStateRequest())
+    row = state.lanes[0].rows[0]
+    [line] = [line for line in out.splitlines() if "mine-xx" in line]
+    assert len(line) <= 80
+    assert "…" in line
+    assert [int(number) for number in line.split()[-6:]] == [
+        *(row.prompt_tokens, row.output_tokens, row.computed_tokens),
+        *(row.blocks, row.preemptions, row.session_number),
+    ]
+
+
 async def test_nobody_is_there() -> None:
     status, out, err = await run_top("127.0.0.1:1", "--once")
     assert (status, out) == (1, "")

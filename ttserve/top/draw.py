@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from rich.console import Group, JustifyMethod, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -102,16 +102,24 @@ def plain(text: str) -> str:
 
 
 def _table(section: _Section, room: int) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    """Where a line is too short, text is cut before numbers are."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     for column in section.columns:
-        justify: JustifyMethod = "right" if column.endswith(">") else "left"
-        table.add_column(
-            column.rstrip(">"), justify=justify, no_wrap=True, overflow="ellipsis"
-        )
+        name = column.rstrip(">")
+        if column.endswith(">"):
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            table.add_column(Text(name, no_wrap=True, overflow="ellipsis"))
     for row in section.rows[:room]:
-        # A plain string would be read as rich's markup.
-        table.add_row(*(Text(c) if isinstance(c, str) else c for c in row))
+        table.add_row(*map(_one_line, row))
     return table
+
+
+def _one_line(cell: str | Text) -> Text:
+    """One line, cut with an ellipsis; a plain string would be read as markup."""
+    text = Text(cell) if isinstance(cell, str) else cell
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def _headline(view: View, frame: Frame) -> Text:
