@@ -5,22 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ttserve.step_words import PHASES, SITES, WAITING_REASONS
 from ttserve.v1 import inspector_pb2
-
-_PHASES = {
-    inspector_pb2.PHASE_PREFILL: "prefill",
-    inspector_pb2.PHASE_DECODE: "decode",
-}
-_SITES = {
-    inspector_pb2.SAMPLING_SITE_DEVICE: "device",
-    inspector_pb2.SAMPLING_SITE_HOST: "host",
-    inspector_pb2.SAMPLING_SITE_NONE: "none",
-}
-_REASONS = {
-    inspector_pb2.WAITING_REASON_CAPACITY: "capacity",
-    inspector_pb2.WAITING_REASON_GRAMMAR: "grammar",
-    inspector_pb2.WAITING_REASON_PREEMPTED: "preempted",
-}
 
 
 def to_json(value: Any) -> str:
@@ -77,7 +63,7 @@ def _waiting(entry: inspector_pb2.WaitingState) -> dict[str, Any]:
         "request_id": entry.request_id,
         "session_number": entry.session_number,
         "prompt_tokens": entry.prompt_tokens,
-        "reason": _REASONS.get(entry.reason, "unknown"),
+        "reason": WAITING_REASONS.get(entry.reason, "unknown"),
         "waited_ms": entry.waited_ms,
     }
 
@@ -110,12 +96,12 @@ def encode_step(step: inspector_pb2.StepRecord) -> str:
     return to_json(
         {
             "number": step.number,
-            "phase": _PHASES.get(step.phase, "unknown"),
+            "phase": PHASES.get(step.phase, "unknown"),
             "phase_reason": step.phase_reason,
             "lanes": lanes,
             "scheduled_tokens": step.scheduled_tokens,
             "produced_tokens": step.produced_tokens,
-            "sampling_site": _SITES.get(step.sampling_site, "unknown"),
+            "sampling_site": SITES.get(step.sampling_site, "unknown"),
             "sampling_reason": step.sampling_reason,
             "overlapped": step.overlapped,
             "overlap_reason": step.overlap_reason,

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ttserve.step_words import PHASES, SITES, WAITING_REASONS
 from ttserve.top.view import View
 from ttserve.v1 import inspector_pb2
 
@@ -31,20 +32,6 @@ _STEPS = (
 )
 _FIXED_LINES = 2
 _SECTION_LINES = 2
-_PHASES = {
-    inspector_pb2.PHASE_PREFILL: "prefill",
-    inspector_pb2.PHASE_DECODE: "decode",
-}
-_SITES = {
-    inspector_pb2.SAMPLING_SITE_DEVICE: "device",
-    inspector_pb2.SAMPLING_SITE_HOST: "host",
-    inspector_pb2.SAMPLING_SITE_NONE: "none",
-}
-_REASONS = {
-    inspector_pb2.WAITING_REASON_CAPACITY: "capacity",
-    inspector_pb2.WAITING_REASON_GRAMMAR: "grammar",
-    inspector_pb2.WAITING_REASON_PREEMPTED: "preempted",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +190,7 @@ def _waiting(
     return (
         plain(entry.request_id),
         f"{lane.lane}",
-        _REASONS.get(entry.reason, "unknown"),
+        WAITING_REASONS.get(entry.reason, "unknown"),
         f"{entry.prompt_tokens}",
         _duration(entry.waited_ms / 1000),
         f"{entry.session_number}",
@@ -243,10 +230,10 @@ def _step(step: inspector_pb2.StepRecord) -> Sequence[str | Text]:
     times = (step.host_gap_us, step.host_us, step.device_us, step.readback_us)
     return (
         f"{step.number}",
-        _why(_PHASES.get(step.phase, "unknown"), step.phase_reason),
+        _why(PHASES.get(step.phase, "unknown"), step.phase_reason),
         "+".join(f"{len(lane.rows)}" for lane in step.lanes),
         f"{step.scheduled_tokens} → {step.produced_tokens}",
-        _why(_SITES.get(step.sampling_site, "unknown"), step.sampling_reason),
+        _why(SITES.get(step.sampling_site, "unknown"), step.sampling_reason),
         _why("yes" if step.overlapped else "no", step.overlap_reason),
         *(f"{time / 1000:.2f}" for time in times),
         Text(plain("; ".join(notes)), style="red" if step.error else ""),
