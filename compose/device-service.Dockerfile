@@ -38,5 +38,5 @@ COPY compose/grpc_health.py .
 USER ttserve
 # Converted and downloaded models, and what vLLM remembers of them.
 VOLUME /data
-EXPOSE 50051
+EXPOSE 50051 9101
 ENTRYPOINT [".venv/bin/tt-device-service", "--listen", "0.0.0.0:50051"]

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import yaml
 
-from ttserve.environment import prepare_device_service
+from ttserve.environment import prepare_device_service, silence_vllm_logging
 from ttserve.errors import StartupError
+from ttserve.logs import log_json, logs_json
 from ttserve.signals import leave_at_once
 
 logger = logging.getLogger("device_service")
@@ -24,6 +25,7 @@ logger = logging.getLogger("device_service")
 PROGRAM = "tt-device-service"
 USAGE_STATUS = 2
 FAILURE_STATUS = 1
+EARLY = ("--model", "--log-format")
 
 QUIET = (
     # Its warnings are about kernels and a server that we do not run.
@@ -42,8 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     try:
         leave_at_once()
-        _log_to_stderr()
-        prepare_device_service(_model_argument(arguments))
+        given = _early_options(arguments)
+        _log_to_stderr(as_json=given["--log-format"] == "json")
+        prepare_device_service(given["--model"] or None)
         for name, value in QUIET:
             os.environ.setdefault(name, value)  # noqa: TID251 - before any import
         status = _serve(arguments)
@@ -70,39 +73,52 @@ def _serve(arguments: Sequence[str]) -> int:
     return asyncio.run(run(parse_args(arguments)))
 
 
-def _model_argument(arguments: Sequence[str]) -> str | None:
-    """What `--model` says, here or in a file of options; nothing is parsed yet."""
-    given = {"--model": "", "--config": ""}
+def _early_options(arguments: Sequence[str]) -> dict[str, str]:
+    """What the options say that matter before anything is parsed or imported, here or
+    in a file of options; empty where they say nothing.
+    """
+    given = dict.fromkeys(("--config", *EARLY), "")
     for index, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name in given:
             following = arguments[index + 1 : index + 2]
             given[name] = value if equals else "".join(following)
-    return given["--model"] or _model_in_file(given["--config"])
+    in_file = _options_in_file(given["--config"])
+    return {
+        name: value or in_file.get(name.removeprefix("--"), "")
+        for name, value in given.items()
+    }
 
 
-def _model_in_file(name: str) -> str | None:
+def _options_in_file(name: str) -> dict[str, str]:
     try:
         options = yaml.safe_load(Path(name).read_text()) if name else None
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return None  # the parser will say what is wrong with the file
-    model = options.get("model") if isinstance(options, dict) else None
-    return model if isinstance(model, str) else None
+        return {}  # the parser will say what is wrong with the file
+    found = options.items() if isinstance(options, dict) else ()
+    return {key: value for key, value in found if isinstance(value, str)}
 
 
-def _log_to_stderr() -> None:
+def _log_to_stderr(*, as_json: bool) -> None:
     """Our own lines from INFO on, other libraries' from WARNING on."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    if as_json:
+        log_json(PROGRAM)
+        logging.getLogger("vllm").setLevel(silence_vllm_logging("ERROR"))
+    else:
+        logging.basicConfig(
+            stream=sys.stderr,
+            format="%(asctime)s %(levelname)s %(message)s",
+            datefmt="%H:%M:%S",
+        )
     for name in ("device_service", "ttserve"):
         logging.getLogger(name).setLevel(logging.INFO)
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{PROGRAM}: error: {line}\n")
+    if logs_json():
+        logger.error("%s", line)
+    else:
+        sys.stderr.write(f"{PROGRAM}: error: {line}\n")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ _OWN = frozenset(
         "step_control_token_file",
         "enable_vllm_grpc",
         "step_ring",
+        "log_format",
         "metrics_port",
         "metrics_host",
         "kv_cache_fraction",

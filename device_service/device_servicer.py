@@ -18,7 +18,7 @@ from device_service.codec.model import model_message
 from device_service.codec.outputs import generate_response
 from device_service.generate import GenerateCall, prepare_generate
 from device_service.records import AbortCause
-from device_service.rpc import Context, metadata, or_abort
+from device_service.rpc import Context, metadata, or_abort, trace_context
 from device_service.serving import Serving
 from device_service.session import Session, Wire
 from ttserve.errors import Reason, TTServeError
@@ -117,7 +117,9 @@ class DeviceServicer:
     async def _generate(self, data: bytes, context: Context) -> None:
         external_id = metadata(context, "x-request-id")
         try:
-            candidate = await prepare_generate(data, self._serving, external_id)
+            candidate = await prepare_generate(
+                data, self._serving, external_id, trace_context(context)
+            )
             call = GenerateCall([candidate], self._serving.require_open().admission)
             call.begin()
         except TTServeError as error:

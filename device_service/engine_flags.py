@@ -28,7 +28,7 @@ _SERVED = """
     num_gpu_blocks_override kv_cache_memory_bytes
     structured_outputs_config reasoning_parser reasoning_parser_plugin
     reasoning_config enforce_eager additional_config fail_on_environ_validation
-    enable_log_requests
+    enable_log_requests otlp_traces_endpoint
 """
 SERVED = frozenset(_SERVED.split())
 """Options that mean here what they mean in vLLM, by field of its engine arguments.
@@ -131,7 +131,7 @@ _REFUSED = {
     allowed_local_media_path allowed_media_domains renderer_num_workers
     stream_interval disable_log_stats aggregate_engine_logging
     enable_logging_iteration_details show_hidden_metrics_for_version
-    otlp_traces_endpoint collect_detailed_traces
+    collect_detailed_traces
     """,
     "the step engine is ttserve's own; every step can be seen with "
     "Inspector.WatchSteps": """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -16,19 +16,20 @@ from device_service.frames import too_large
 from device_service.merging import PendingSteps, Piece
 from device_service.records import AbortCause, StepUpdates
 from device_service.serving import Serving
+from device_service.updates import NO_SESSION
 from ttserve.errors import invalid_field
 from ttserve.v1 import device_pb2
 
 logger = logging.getLogger(__name__)
 
-NO_SESSION = 0
-"""Session number of requests that no frontend's stream carries."""
-
 
 async def prepare_generate(
-    data: bytes, serving: Serving, external_request_id: str
+    data: bytes, serving: Serving, external_request_id: str, trace: Mapping[str, str]
 ) -> Candidate:
-    """Decode and check a call, in a worker thread: it may be of any size."""
+    """Decode and check a call, in a worker thread: it may be of any size.
+
+    `external_request_id` and the `trace` context come from its metadata.
+    """
     admission = serving.require_open().admission
     model = serving.require_model().description
 
@@ -36,7 +37,9 @@ async def prepare_generate(
         message = _parse(data, model)
         request_id = message.request_id or f"generate-{uuid.uuid4().hex}"
         return admission.prepare(
-            submission_from_generate(message, model, request_id, external_request_id)
+            submission_from_generate(
+                message, model, request_id, external_request_id, trace
+            )
         )
 
     loop = asyncio.get_running_loop()

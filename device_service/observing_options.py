@@ -5,9 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ttserve.logs import FORMATS
+
 
 def add_observing_options(own: Any) -> None:
     """Add them to the group of our own options."""
+    own.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default="text",
+        help="How log lines are written: for people, or as one JSON object each.",
+    )
     own.add_argument(
         "--metrics-port",
         metavar="PORT",

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from ttserve.errors import Reason, TTServeError, invalid_field
 from ttserve.status import to_grpc_status
+from ttserve.trace_context import trace_headers
 
 logger = logging.getLogger(__name__)
 
@@ -122,3 +123,9 @@ def metadata(context: Context, key: str) -> str:
         if name == key and isinstance(value, str):
             return value
     return ""
+
+
+def trace_context(context: Context) -> dict[str, str]:
+    """The W3C trace context that came with the call; empty without one."""
+    pairs = context.invocation_metadata() or ()
+    return trace_headers((n, value) for n, value in pairs if isinstance(value, str))

@@ -19,7 +19,7 @@ from device_service.admission import Admission
 from device_service.bundle import Bundle
 from device_service.description import ModelDescription
 from device_service.handle import EngineHandle
-from device_service.journal import RequestJournal
+from device_service.journal import OnEnd, RequestJournal
 from ttserve.errors import Reason, TTServeError
 
 if TYPE_CHECKING:
@@ -84,14 +84,16 @@ class ServiceOptions:
 
     `silence_limit` is in seconds: a frontend that sends nothing for so long is
     dropped. `log_requests` says what becomes of each request at INFO. `vllm_grpc`
-    serves vllm.grpc.engine.VllmEngine too. Beyond the last two, a frontend or a
-    watcher of steps is turned away.
+    serves vllm.grpc.engine.VllmEngine too. `on_request_end` is told of every
+    admitted request's end. Beyond the last two, a frontend or a watcher of steps is
+    turned away.
     """
 
     silence_limit: float = 5.0
     step_control: bool = False
     log_requests: bool = False
     vllm_grpc: bool = False
+    on_request_end: OnEnd | None = None
     max_sessions: int = 1024
     max_watchers: int = 64
 
@@ -114,7 +116,9 @@ class Serving:
     stage_seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.journal = RequestJournal(log_requests=self.options.log_requests)
+        self.journal = RequestJournal(
+            log_requests=self.options.log_requests, on_end=self.options.on_request_end
+        )
         self._started = self.clock()
         self._sessions_opened = 0
         self._merged_steps = 0

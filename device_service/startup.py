@@ -49,6 +49,7 @@ from device_service.security import exposure
 from device_service.server import DeviceServer
 from device_service.serving import ServiceOptions
 from device_service.startup_checks import check_launch
+from device_service.tracing import RequestTracer
 from device_service.wording import one_line
 from ttserve.service_plan import write_plan
 from ttserve.signals import StopRequest
@@ -87,11 +88,14 @@ async def run(config: DeviceConfig) -> int:
     if config.check:
         await check_mesh(mesh)
         return 0
+    endpoint = config.engine["otlp_traces_endpoint"]
+    tracer = RequestTracer.to(endpoint) if endpoint else None
     options = ServiceOptions(
         silence_limit=config.heartbeat_timeout,
         step_control=config.enable_step_control,
         log_requests=config.engine["enable_log_requests"],
         vllm_grpc=config.enable_vllm_grpc,
+        on_request_end=tracer.ended if tracer else None,
     )
     server = DeviceServer(str(config.listen), options, config.security)
     await server.start()
@@ -109,6 +113,8 @@ async def run(config: DeviceConfig) -> int:
         await service.close()
         await exporter.stop()
         await server.stop()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
 
 class _Service:

@@ -17,6 +17,9 @@ from device_service.records import (
 )
 from device_service.sequence import Sequence
 
+NO_SESSION = 0
+"""Session number of requests that no frontend's stream carries."""
+
 _Posted = tuple[Sequence, list[int], list[TokenLogprobs] | None, Finish | None]
 
 
@@ -32,6 +35,7 @@ class UpdateBoard:
         self._clock = clock
         self._kv_usage = kv_usage
         self._posted: list[_Posted] = []
+        self._told: dict[int, tuple[int, int]] = {}
 
     def post(
         self,
@@ -47,7 +51,11 @@ class UpdateBoard:
         self._posted.append((sequence, token_ids, logprobs, finish))
 
     def flush(self, step_number: int, live: Iterable[Sequence]) -> None:
-        """Deliver everything posted since the last flush."""
+        """Deliver everything posted since the last flush.
+
+        A session whose requests all wait gets no updates, but is told when their
+        number has changed: what all sessions count adds up to what there is.
+        """
         if not self._posted:
             return
         now = self._clock()
@@ -60,9 +68,17 @@ class UpdateBoard:
         self._posted.clear()
         running: Counter[int] = Counter()
         waiting: Counter[int] = Counter()
+        sinks: dict[int, UpdateSink] = {}
         for sequence in live:
             held = waiting if sequence.row is None else running
             held[sequence.session_number] += 1
+            sinks[sequence.session_number] = sequence.sink
+        sinks.pop(NO_SESSION, None)  # a call counts nothing
+        told = {number: (running[number], waiting[number]) for number in sinks}
+        for number, sink in sinks.items():
+            if sink not in pending and self._told.get(number) != told[number]:
+                pending[sink], sessions[sink] = [], number
+        self._told = told
         usage = self._kv_usage()
         for sink, updates in pending.items():
             session = sessions[sink]

@@ -14,6 +14,7 @@ from frontend.http.server import bind
 from frontend.log import configure_logging
 from ttserve.environment import prepare_frontend
 from ttserve.errors import StartupError
+from ttserve.logs import logs_json
 from ttserve.signals import leave_at_once
 
 CANNOT_START = 2
@@ -41,10 +42,13 @@ def _run(arguments: Sequence[str]) -> int:
         stranger = unaccepted_option(config.vllm_arguments)
         if stranger is not None:
             raise StartupError(options.refusal(stranger))
-        configure_logging(config.http.log_level, config.http.log_config_file)
+        configure_logging(config.http, config.name)
         return _serve(config, bind(config.http))
     except StartupError as error:
-        sys.stderr.write(f"tt-frontend: {error}\n")
+        if logs_json():
+            logging.getLogger("frontend").error("%s", error)
+        else:
+            sys.stderr.write(f"tt-frontend: {error}\n")
         return CANNOT_START
 
 

@@ -10,6 +10,7 @@ import ttserve
 from frontend import options
 from ttserve.client_security import add_channel_options
 from ttserve.errors import StartupError
+from ttserve.logs import FORMATS
 
 PING_SECONDS = 0.5
 LOST_AFTER_SECONDS = 1.5
@@ -213,6 +214,12 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="PATHS",
         default="/live,/ready,/health,/metrics",
         help="no log line for these paths, comma-separated (%(default)s)",
+    )
+    group.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default="text",
+        help="lines for people, or one JSON object each (%(default)s)",
     )
     group.add_argument("--log-config-file", metavar="FILE", help="JSON for logging")
 

@@ -66,6 +66,7 @@ class HttpConfig:
     api_keys: Tokens
     tls: Tls
     log_level: str
+    log_format: str
     log_config_file: str | None
     access_log: bool
     unlogged_paths: frozenset[str]
@@ -168,6 +169,7 @@ def _http_config(own: argparse.Namespace, environ: Mapping[str, str]) -> HttpCon
             refresh=own.enable_ssl_refresh,
         ),
         log_level=own.uvicorn_log_level,
+        log_format=own.log_format,
         log_config_file=own.log_config_file,
         access_log=not own.disable_uvicorn_access_log,
         unlogged_paths=frozenset(own.disable_access_log_for_endpoints.split(",")),

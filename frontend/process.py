@@ -162,6 +162,7 @@ class Frontend:
         await stack.enter_async_context(app.router.lifespan_context(app))
         engine.llm.start()
         stack.callback(engine.llm.shutdown)
+        stack.push_async_callback(engine.llm.send_spans)
         stack.callback(relays.end, "this frontend has ended")
         refresh_certificates(server, self._config.http.tls, stack)
         if self._lifecycle.phase is Phase.STARTING:

@@ -83,6 +83,9 @@ TORCH_SETTINGS = (
     ),
 )
 
+SERVICE_NAMES = {Role.FRONTEND: "tt-frontend", Role.DEVICE: "tt-device-service"}
+"""Names in traces, unless the environment has another."""
+
 OFFLINE_SETTINGS = (
     Setting("HF_HUB_OFFLINE", "1", "all files are local: no hub is asked"),
 )
@@ -115,6 +118,16 @@ def prepare_frontend(environ: Environ = os.environ) -> None:
     _apply(OFFLINE_SETTINGS, environ)
 
 
+def silence_vllm_logging(default: str, environ: Environ = os.environ) -> str:
+    """Keep vLLM from printing log lines of its own, before it is imported.
+
+    They go to whoever logs for the process then. Returns the level that
+    VLLM_LOGGING_LEVEL asks for.
+    """
+    environ["VLLM_CONFIGURE_LOGGING"] = "0"
+    return environ.get("VLLM_LOGGING_LEVEL", default).upper()
+
+
 def conversion_environment(environ: Environ = os.environ) -> dict[str, str]:
     """The environment of a process that only converts a local model file."""
     prepared = dict(environ)
@@ -144,6 +157,7 @@ def _enter(role: Role, environ: Environ) -> None:
     check_plugins(ours)
     _apply(SERVICE_SETTINGS, environ)
     environ[ROLE_VARIABLE] = role.value
+    environ.setdefault("OTEL_SERVICE_NAME", SERVICE_NAMES[role])
     chosen = (environ.get("VLLM_PLUGINS") or "").split(",")
     environ["VLLM_PLUGINS"] = ",".join(_plugins(chosen, [it.name for it in ours]))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from google.protobuf.message import DecodeError
 from vllm.v1.engine import EngineCoreRequest
 
@@ -22,6 +24,7 @@ from device_service.codec.structured import reasoning_kwargs
 from device_service.description import ModelDescription
 from device_service.submission import Group, Submission
 from ttserve.errors import invalid_field
+from ttserve.trace_context import trace_headers
 from ttserve.v1 import device_pb2, generation_pb2
 
 
@@ -62,7 +65,7 @@ def submission_from_attach(message: generation_pb2.Submission) -> Submission:
         cache_salt=message.cache_salt or None,
         data_parallel_rank=None,
         priority=message.priority,
-        trace_headers=dict(message.trace_headers) or None,
+        trace_headers=trace_headers(message.trace_headers.items()) or None,
         external_req_id=message.external_request_id or None,
     )
     _apply_reasoning(request, parts.structured_output)
@@ -79,8 +82,12 @@ def submission_from_generate(
     description: ModelDescription,
     request_id: str,
     external_request_id: str,
+    trace: Mapping[str, str] | None = None,
 ) -> Submission:
-    """Decode a Generate call: what it leaves out takes the served defaults."""
+    """Decode a Generate call: what it leaves out takes the served defaults.
+
+    `trace` is the trace context from its metadata.
+    """
     parts = Parts(
         sampling=message.sampling,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
@@ -101,6 +108,7 @@ def submission_from_generate(
         cache_salt=None,
         data_parallel_rank=None,
         priority=message.priority,
+        trace_headers=trace or None,
         external_req_id=external_request_id or None,
     )
     _apply_reasoning(request, parts.structured_output)

@@ -15,7 +15,12 @@ from concurrent.futures import TimeoutError as NoAnswer
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
 
 import ttserve
 from device_service.metrics.picture import Picture, PictureCollector
@@ -44,6 +49,8 @@ class Exporter:
         self._serving = serving
         self._mesh = mesh
         self._loop = asyncio.get_running_loop()
+        # They would double the number of series.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         # First, because taking a picture counts what the meter has not counted.
         self._registry.register(PictureCollector(self._take))

@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any, Literal
 
 import vllm.v1.engine.async_llm as async_llm_module
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from vllm.config import VllmConfig
 from vllm.pooling_params import PoolingParams
 from vllm.renderers import renderer_from_config
@@ -37,6 +39,8 @@ from ttserve.v1 import device_pb2
 from ttserve.v1.generation_pb2 import SubmissionGroup
 
 logger = logging.getLogger(__name__)
+
+LAST_SPANS_MS = 1000
 
 TruncationSide = Literal["left", "right"]
 
@@ -128,6 +132,13 @@ class RemoteLLM(AsyncLLM):
         # Not in the context of the HTTP request that happens to start it.
         contextvars.Context().run(super()._run_output_handler)
 
+    async def send_spans(self) -> None:
+        """Let the last spans be sent, for a second at most; for the end."""
+        if self.output_processor.tracing_enabled:
+            provider = trace.get_tracer_provider()
+            if isinstance(provider, TracerProvider):
+                await asyncio.to_thread(provider.force_flush, LAST_SPANS_MS)
+
     # -- submissions and aborts ----------------------------------------------
 
     async def _add_request(
@@ -147,6 +158,8 @@ class RemoteLLM(AsyncLLM):
         self.output_processor.add_request(request, prompt, parent_req, index, queue)
         family = self._family(parent_req)
         notes = self._notes[queue] = current_notes()
+        if not request.trace_headers:  # no span of ours: the client's goes on
+            request.trace_headers = notes.trace_headers or None
         try:
             admission = await self.engine_core.submit(
                 request, notes.request_id, family.placement if family else Placement()
@@ -165,7 +178,12 @@ class RemoteLLM(AsyncLLM):
             if parent_req is not None and index == parent_req.n - 1:
                 self._families.pop(parent_req.request_id, None)
         if self.log_requests:
-            logger.info("Added request %s.", request.request_id)
+            logger.info(
+                "request %s [%s] admitted",
+                notes.request_id or "-",
+                request.request_id,
+                extra={"engine_request_id": request.request_id},
+            )
 
     async def abort(
         self,

@@ -6,19 +6,24 @@ before the first output arrives.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from opentelemetry import trace
 from vllm.reasoning import ReasoningParserManager
-from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.detokenizer import BaseIncrementalDetokenizer
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
 from frontend.engine.logprobs import ExactLogprobs
 from frontend.engine.reasoning import StopsAfterReasoning
+from frontend.engine.spans import RequestSpans
 
 
 class MendedOutputProcessor(OutputProcessor):
-    """Exact logprobs, and stop strings that look at the answer only."""
+    """Exact logprobs, stop strings that look at the answer only, and spans that
+    are open while their request is.
+    """
 
     def __init__(self, plain: OutputProcessor, reasoning_parser: str) -> None:
         super().__init__(
@@ -27,6 +32,7 @@ class MendedOutputProcessor(OutputProcessor):
             stream_interval=plain.stream_interval,
             tracing_enabled=plain.tracing_enabled,
         )
+        self.spans = RequestSpans(trace.get_tracer("ttserve.frontend"))
         special = plain.tokenizer.all_special_ids if plain.tokenizer else ()
         self._special_ids = frozenset(special)
         self._reasoning_parser = (
@@ -40,10 +46,24 @@ class MendedOutputProcessor(OutputProcessor):
     ) -> None:
         """Register a request as vLLM does, then mend its state."""
         super().add_request(request, *args, **kwargs)
+        if self.tracing_enabled:
+            self.spans.begin(request)
         state = self.request_states[request.request_id]
         # The detokenizer first: the logprobs follow it.
         self._mend_stop_strings(state, request)
         self._mend_logprobs(state)
+
+    def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
+        """Give up requests as vLLM does."""
+        given_up: list[str] = super().abort_requests(request_ids, internal)
+        self.spans.abort(given_up)
+        return given_up
+
+    def do_tracing(
+        self, engine_core_output: EngineCoreOutput, req_state: RequestState, *_: Any
+    ) -> None:
+        """A request has ended: so does its span."""
+        self.spans.finish(req_state, engine_core_output.finish_reason)
 
     def _mend_stop_strings(
         self, state: RequestState, request: EngineCoreRequest

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from frontend.http.errors import HttpError, route_path
 from frontend.http.notes import begin_notes
 from frontend.inspect.page import EVENTS_PATH
+from ttserve.trace_context import trace_headers
 
 REQUEST_ID = "x-request-id"
 _USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -90,12 +91,13 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(REQUEST_ID)
+        headers = Headers(scope=scope)
+        given = headers.get(REQUEST_ID)
         usable = given is not None and _USABLE_ID.fullmatch(given) is not None
         request_id = given if given and usable else uuid.uuid4().hex
         if given is not None and not usable:
             scope = {**scope, "headers": _without_request_id(scope)}
-        begin_notes(request_id)
+        begin_notes(request_id, trace_headers(headers.items()))
 
         counted = None
 

@@ -7,19 +7,22 @@ variable reaches through: every task that serves a request inherits it.
 from __future__ import annotations
 
 import contextvars
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ttserve.errors import TTServeError
 
 
 @dataclass(slots=True)
 class Notes:
-    """`request_id` is the client's x-request-id, or one made up for it.
+    """`request_id` is the client's x-request-id, or one made up for it, and
+    `trace_headers` its W3C trace context, empty without one.
 
     `failure` is the last error of the service that the request met.
     """
 
     request_id: str
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
     failure: TTServeError | None = None
 
 
@@ -28,9 +31,11 @@ _current: contextvars.ContextVar[Notes | None] = contextvars.ContextVar(
 )
 
 
-def begin_notes(request_id: str) -> Notes:
+def begin_notes(
+    request_id: str, trace_headers: Mapping[str, str] | None = None
+) -> Notes:
     """Start the notes of an HTTP request, in its own context."""
-    notes = Notes(request_id)
+    notes = Notes(request_id, trace_headers or {})
     _current.set(notes)
     return notes
 

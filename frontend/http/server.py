@@ -146,6 +146,8 @@ def _uvicorn_config(app: ASGIApp, http: HttpConfig) -> uvicorn.Config:
     options: dict[str, Any] = {}
     if http.log_config_file is not None:
         options["log_config"] = json.loads(Path(http.log_config_file).read_text())
+    elif http.log_format == "json":
+        options["log_config"] = None  # its lines go where ours go
     config = uvicorn.Config(
         app,
         http=bounded_http(http.max_connections),

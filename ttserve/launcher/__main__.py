@@ -43,6 +43,7 @@ def serve(config: LauncherConfig) -> int:
             sys.stdout.buffer,
             speakers(config),
             colour=wants_colour(is_terminal=sys.stdout.isatty()),
+            as_json=config.logs_json,
         )
         return asyncio.run(_serve(config, http_socket.fileno(), console))
 

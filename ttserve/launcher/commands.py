@@ -50,6 +50,7 @@ def device_specs(
                 *_device_service(config),
                 *("--listen", config.grpc_address(i)),
                 *("--shutdown-grace", f"{config.shutdown_seconds:g}"),
+                *_metrics(config, i),
                 *service.flags,
             ),
             # It owns the mesh, which has to be closed.
@@ -58,6 +59,11 @@ def device_specs(
         )
         for i, service in enumerate(services)
     ]
+
+
+def _metrics(config: LauncherConfig, device: int) -> Sequence[str]:
+    first = config.device_metrics_port
+    return () if first is None else ("--metrics-port", str(first + device))
 
 
 def frontend_specs(

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, pairwise
 from typing import NoReturn
 
 import ttserve
@@ -16,6 +17,7 @@ from ttserve.launcher.flags import Owner, sort_flags
 GRPC_HOST = "127.0.0.1"
 MOST_FRONTENDS = 64
 MOST_DEVICES = 64
+LOG_FORMAT = "--log-format"
 HIGHEST_PORT = 65535
 
 DESCRIPTION = """\
@@ -67,6 +69,8 @@ class LauncherConfig:
     data_parallel_size: int
     # Of the first frontend; each further one takes the next number.
     metrics_port: int
+    # Of the first device service; None: they serve no metrics.
+    device_metrics_port: int | None
     frontends: int
     # For requests under way when the launcher is told to stop.
     shutdown_seconds: float
@@ -80,6 +84,13 @@ class LauncherConfig:
         host = reachable(self.host)
         bracketed = f"[{host}]" if ":" in host else host
         return f"{'https' if is_tls else 'http'}://{bracketed}:{self.port}"
+
+    @property
+    def logs_json(self) -> bool:
+        """Whether both parts were told to; the last word counts, as for them."""
+        words = " ".join(self.device_flags).replace("=", " ").split()
+        formats = [b for a, b in pairwise(words) if a.replace("_", "-") == LOG_FORMAT]
+        return formats[-1:] == ["json"]
 
     def grpc_address(self, device: int) -> str:
         return f"{GRPC_HOST}:{self.grpc_port + device}"
@@ -102,6 +113,7 @@ def parse(argv: Sequence[str]) -> LauncherConfig:
         grpc_port=own.grpc_port,
         data_parallel_size=own.data_parallel_size,
         metrics_port=own.metrics_port,
+        device_metrics_port=own.device_metrics_port,
         frontends=own.frontends,
         shutdown_seconds=own.shutdown_timeout,
         device_flags=tuple(flags.by_owner[Owner.DEVICE]),
@@ -129,18 +141,27 @@ def with_variables(
 
 
 def _check_ports(own: argparse.Namespace) -> None:
-    grpc = range(own.grpc_port, own.grpc_port + own.data_parallel_size)
-    metrics = range(own.metrics_port, own.metrics_port + own.frontends)
-    for name, ports in (("--grpc-port", grpc), ("--metrics-port", metrics)):
+    """Every process has ports of its own."""
+    given = (
+        ("--grpc-port", own.grpc_port, own.data_parallel_size),
+        ("--metrics-port", own.metrics_port, own.frontends),
+        ("--device-metrics-port", own.device_metrics_port, own.data_parallel_size),
+    )
+    taken = {
+        name: range(first, first + count)
+        for name, first, count in given
+        if first is not None
+    }
+    for name, ports in taken.items():
         if ports[-1] > HIGHEST_PORT:
             raise StartupError(f"no {len(ports)} ports from {name} {ports[0]} on")
         if own.port in ports:
             raise StartupError(f"--port {own.port} is one of {_ports(name, ports)}")
-    if max(grpc[0], metrics[0]) <= min(grpc[-1], metrics[-1]):
-        raise StartupError(
-            f"{_ports('--grpc-port', grpc)} and {_ports('--metrics-port', metrics)} "
-            "share some"
-        )
+    for (name, ports), (other, others) in combinations(taken.items(), 2):
+        if max(ports[0], others[0]) <= min(ports[-1], others[-1]):
+            raise StartupError(
+                f"{_ports(name, ports)} and {_ports(other, others)} share some"
+            )
 
 
 def _ports(name: str, ports: range) -> str:
@@ -238,6 +259,13 @@ def _add_addresses(parser: argparse.ArgumentParser) -> None:
         default=9100,
         help="of the first frontend's own /metrics and /ready; the second takes "
         "the next, and so on (default: 9100)",
+    )
+    parser.add_argument(
+        "--device-metrics-port",
+        metavar="PORT",
+        type=_whole_number(1, HIGHEST_PORT),
+        help="of the first device service's own /metrics; the second takes the next, "
+        "and so on (default: none is served)",
     )
 
 

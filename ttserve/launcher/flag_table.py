@@ -142,7 +142,7 @@ TABLE: dict[tuple[str, str], str] = {
 --disable-access-log-for-endpoints --dp-supervisor-probe-failure-threshold
 --dp-supervisor-probe-interval-s --dp-supervisor-probe-timeout-s --drain-delay --fd
 --fingerprint-mode --fingerprint-value --h11-max-header-count
---h11-max-incomplete-event-size --host --log-config-file --lost-after
+--h11-max-incomplete-event-size --host --log-config-file --log-format --lost-after
 --max-body-bytes --max-connections --max-log-len --metrics-port --middleware --name
 --otlp-traces-endpoint --ping-interval --port --renderer-num-workers --response-role
 --root-path --show-hidden-metrics-for-version --shutdown-timeout

@@ -45,6 +45,7 @@ OWN_FLAGS = {
     "--data-parallel-size": Arity.ONE,
     "-dp": Arity.ONE,
     "--metrics-port": Arity.ONE,
+    "--device-metrics-port": Arity.ONE,
     "--shutdown-timeout": Arity.ONE,
 }
 # Flags of the two commands that the launcher alone can set, and what to use.
@@ -58,6 +59,15 @@ SET_BY_LAUNCHER = {
     "--uds": "use --host and --port",
     "--accept-when-ready": "frontends that start again get it",
 }
+# Flags that both commands have, and that mean the same to them.
+FOR_BOTH = frozenset(
+    {
+        "--log-format",
+        "--enable-log-requests",
+        "--no-enable-log-requests",
+        "--otlp-traces-endpoint",
+    }
+)
 # Flags with which a command does something else than serve.
 ALONE = {"--check": "run tt-device-service --check"}
 
@@ -98,7 +108,10 @@ def sort_flags(argv: Sequence[str]) -> SortedFlags:
         if flag.name not in _KNOWN:
             raise StartupError(_unknown(flag.name))
         owner, arity = _KNOWN[flag.name]
-        result.by_owner[owner] += [word, *_take_values(flag, arity, words)]
+        given = [word, *_take_values(flag, arity, words)]
+        both = (Owner.DEVICE, Owner.FRONTEND)
+        for part in both if flag.name in FOR_BOTH else (owner,):
+            result.by_owner[part] += given
     return result
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import codecs
 import itertools
+import json
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from typing import BinaryIO
 
 LONGEST_LINE = 64 * 1024
@@ -73,10 +75,18 @@ class Console:
     Used from one thread. A reader that goes away (`tt-serve | head`) is taken
     like a terminal that closes: the launcher is sent SIGHUP, and the rest of
     the output is dropped.
+
+    `as_json` is for children that log JSON: what else they print is made such an
+    object too, so that every line is one.
     """
 
     def __init__(
-        self, stream: BinaryIO, speakers: Sequence[str], *, colour: bool
+        self,
+        stream: BinaryIO,
+        speakers: Sequence[str],
+        *,
+        colour: bool,
+        as_json: bool = False,
     ) -> None:
         names = (_SPEAKER_OF_LAUNCHER, *speakers)
         width = max(len(name) for name in names)
@@ -85,10 +95,15 @@ class Console:
             for name, own_colour in zip(names, itertools.cycle(_COLOURS), strict=False)
         }
         self._stream = stream
+        self._as_json = as_json
 
     def show(self, speaker: str, lines: Sequence[str]) -> None:
-        prefix = self._prefixes[speaker]
-        text = "".join(f"{prefix} {line}".rstrip() + "\n" for line in lines)
+        if self._as_json:
+            shown = [json_line(speaker, line) for line in lines if line.strip()]
+        else:
+            prefix = self._prefixes[speaker]
+            shown = [f"{prefix} {line}".rstrip() for line in lines]
+        text = "".join(f"{line}\n" for line in shown)
         try:
             self._stream.write(text.encode("utf-8", errors="replace"))
             self._stream.flush()
@@ -101,6 +116,18 @@ class Console:
     def say(self, line: str) -> None:
         """A line of the launcher's own."""
         self.show(_SPEAKER_OF_LAUNCHER, [line])
+
+
+def json_line(speaker: str, line: str) -> str:
+    """A line of a child as one JSON object that says which child it was."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        time = datetime.now(timezone.utc).isoformat()
+        found = {"time": time, "level": "INFO", "logger": speaker, "message": line}
+    return json.dumps({**found, "process": speaker}, ensure_ascii=False)
 
 
 def _prefix(name: str, colour: int | None) -> str:

@@ -22,6 +22,8 @@ from tests.support.wire import MODEL
 from ttserve.errors import Reason, TTServeError
 from ttserve.v1 import device_pb2, generation_pb2
 
+TRACEPARENT = f"00-{'1' * 32}-{'2' * 16}-01"
+
 
 def decoded(message: generation_pb2.Submission) -> SamplingParams:
     """The sampling parameters of a submission, after the wire."""
@@ -315,7 +317,7 @@ def test_the_rest_of_a_submission() -> None:
         7,
         cache_salt="salt",
         group=generation_pb2.SubmissionGroup(group_id=3, count=2),
-        trace_headers={"traceparent": "00-1"},
+        trace_headers={"traceparent": TRACEPARENT},
         skip_prefix_cache=True,
         external_request_id="from-outside",
         priority=-4,
@@ -331,7 +333,7 @@ def test_the_rest_of_a_submission() -> None:
     assert request.request_id == "request-7"
     assert request.prompt_token_ids == [5, 6, 7]
     assert request.cache_salt == "salt"
-    assert request.trace_headers == {"traceparent": "00-1"}
+    assert request.trace_headers == {"traceparent": TRACEPARENT}
     assert request.priority == -4
     assert request.external_req_id == "from-outside"
     assert request.reasoning_ended is False

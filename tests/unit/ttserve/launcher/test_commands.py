@@ -82,3 +82,14 @@ def test_the_plan_is_asked_for_with_the_flags_of_the_device_service() -> None:
 )
 def test_all_that_may_speak_have_a_name(line: str, names: list[str]) -> None:
     assert speakers(parse(line.split())) == names
+
+
+def test_each_device_service_gets_a_metrics_port_when_asked() -> None:
+    two = (PlannedService(), PlannedService())
+    given = [
+        spec.argv[spec.argv.index("--metrics-port") + 1]
+        for spec in device_specs(parse(["--device-metrics-port", "9300"]), two)
+    ]
+    assert given == ["9300", "9301"]
+    for spec in device_specs(parse([]), two):
+        assert "--metrics-port" not in spec.argv

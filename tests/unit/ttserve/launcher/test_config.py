@@ -100,3 +100,17 @@ def test_colour(
     *, is_terminal: bool, environment: dict[str, str], colour: bool
 ) -> None:
     assert wants_colour(environment, is_terminal=is_terminal) is colour
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", False),
+        ("--log-format json", True),
+        ("--log-format=json", True),
+        ("--log_format json", True),
+        ("--log-format json --log-format text", False),
+    ],
+)
+def test_json_logs_are_recognised(line: str, *, expected: bool) -> None:
+    assert parse(line.split()).logs_json is expected

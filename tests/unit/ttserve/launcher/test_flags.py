@@ -18,7 +18,10 @@ from ttserve.launcher.flags import Owner, sort_flags
         ("--seed -1", "--seed -1", ""),
         ("--max-model-len=-1", "--max-model-len=-1", ""),
         ("--lora-modules a=b --mesh sim", "--mesh sim", "--lora-modules a=b"),
-        ("--enable-log-requests", "", "--enable-log-requests"),
+        ("--enable-log-requests", *["--enable-log-requests"] * 2),
+        ("--log-format json", *["--log-format json"] * 2),
+        ("--otlp-traces-endpoint=http://c:4317",)
+        + ("--otlp-traces-endpoint=http://c:4317",) * 2,
         ("--additional-config.tt.mesh sim", "--additional-config.tt.mesh sim", ""),
         ("--no-enable-prefix-caching", "--no-enable-prefix-caching", ""),
         ("-tp 2", "-tp 2", ""),

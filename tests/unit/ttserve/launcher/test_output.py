@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 
@@ -72,3 +73,20 @@ def test_colour_marks_the_speaker_only() -> None:
     stream = io.BytesIO()
     Console(stream, ["device"], colour=True).show("device", ["loading"])
     assert stream.getvalue().endswith(b"device  |\033[0m loading\n")
+
+
+def test_where_parts_log_json_every_line_is_an_object_that_names_its_part() -> None:
+    stream = io.BytesIO()
+    console = Console(stream, ["device"], colour=True, as_json=True)
+    own = {"time": "2026-01-01T00:00:00+00:00", "message": "é", "process": "x"}
+    console.show("device", [json.dumps(own), "a native library speaks", "", "[1]"])
+    console.say("ready")
+    lines = [json.loads(line) for line in stream.getvalue().decode().splitlines()]
+    assert lines[0] == own | {"process": "device"}
+    said = [(line["process"], line["message"]) for line in lines[1:]]
+    assert said == [
+        ("device", "a native library speaks"),
+        ("device", "[1]"),
+        ("tt-serve", "ready"),
+    ]
+    assert all(line.keys() >= {"time", "level", "logger"} for line in lines[1:])
