@@ -37,7 +37,7 @@ REQUESTS_PER_SECOND = 50.0
 TOKENS = 16
 BEFORE_SECONDS = 3.0
 AFTER_SECONDS = 3.0
-READY_SECONDS = 300.0
+READY_SECONDS = 900.0
 SIM = ("--additional-config.tt.sim.decode_ms", "5")
 # Longer than the balancer needs to notice.
 DRAIN_DELAY = "4"

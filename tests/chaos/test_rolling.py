@@ -13,7 +13,7 @@ REQUESTS_PER_SECOND = 10.0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("how", HOW)
 async def test_no_request_fails(how: str, tmp_path: Path) -> None:
     outcome = await HOW[how](tmp_path, rate=REQUESTS_PER_SECOND)

@@ -15,8 +15,9 @@ from ttserve.service_plan import PlannedService
 
 # Clients keep connections: each brings one more request and is closed.
 LONGEST_DRAIN_DELAY = 1.0
-# After that its clients are told why it is not ready.
-HELD_SECONDS = 60.0
+# Starts take ten seconds, and minutes on a machine that is overloaded. After that
+# its clients are told why it is not ready.
+HELD_SECONDS = 120.0
 
 
 def speakers(config: LauncherConfig) -> Sequence[str]:
