@@ -42,6 +42,9 @@ class Tls:
     refresh: bool
 
 
+NO_TLS = Tls(None, None, None, 0, None, False)
+
+
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
     """The HTTP side: where to listen and what to accept.

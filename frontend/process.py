@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import socket
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from frontend.config import FrontendConfig
+from frontend.config import NO_TLS, FrontendConfig
 from frontend.device.bundle import private_directory
 from frontend.device.connection import Connection, Listeners, ModelChanged
 from frontend.device.fleet import Fleet, Member, MemberRequests, open_fleet
@@ -91,6 +92,8 @@ class Frontend:
         http = self._config.http
         if http.metrics_port is not None:
             listener = bind_port(http.host, http.metrics_port)
+            # Probes and Prometheus are not asked to trust a certificate for it.
+            http = dataclasses.replace(http, tls=NO_TLS)
             app = metrics_app(self._lifecycle)
             server = await stack.enter_async_context(serving(app, listener, http))
             stack.callback(server.abort_connections)

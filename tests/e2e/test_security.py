@@ -1,7 +1,7 @@
 """Everything that is secret, on: who gets in, and what is printed meanwhile.
 
-One `tt-serve` with TLS, a client authority, three tokens and API keys, as talkative
-as it can be told to be.
+One `tt-serve` with TLS on both ports, a client authority, three tokens and API keys,
+as talkative as it can be told to be.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ class Site:
     grpc_port: int
     authority: Authority
     client: Pair
+    https: http.client.HTTPSConnection
 
     def ask(
         self,
@@ -54,20 +56,14 @@ class Site:
         **headers: str,
     ) -> tuple[int, str]:
         """Status and text; the path goes out as it is."""
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self.serving.port, timeout=60
-        )
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
         if body is not None:
             headers["Content-Type"] = "application/json"
         data = json.dumps(body) if body is not None else None
-        try:
-            connection.request(method, path, data, headers)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
-        finally:
-            connection.close()
+        self.https.request(method, path, data, headers)
+        response = self.https.getresponse()
+        return response.status, response.read().decode()
 
     def channel(self) -> grpc.Channel:
         credentials = grpc.ssl_channel_credentials(
@@ -96,6 +92,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         "--device-tls-cert": client.certificate,
         "--device-tls-key": client.key,
         "--api-key-file": directory / "key",
+        "--ssl-certfile": server.certificate,
+        "--ssl-keyfile": server.key,
     }
     grpc_port = free_port()
     serving = Serving(
@@ -107,7 +105,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     )
     try:
         serving.wait_for("ready in")
-        yield Site(serving, directory, grpc_port, authority, client)
+        https = http.client.HTTPSConnection(
+            "127.0.0.1",
+            serving.port,
+            timeout=60,
+            context=ssl.create_default_context(cafile=authority.ca),
+        )
+        yield Site(serving, directory, grpc_port, authority, client, https)
+        https.close()
     finally:
         serving.process.send_signal(signal.SIGTERM)
         serving.exit_code()
