@@ -192,7 +192,7 @@ def test_what_is_served_passes(mesh: str, arguments: list[str]) -> None:
     [
         (["--gpu-memory-utilization", "0.5"], "--kv-cache-fraction"),
         (["--scheduler-cls", "a.B"], "WatchSteps"),
-        (["--enable-log-requests"], "it belongs to the frontend"),
+        (["--stream-interval", "4"], "it belongs to the frontend"),
         (["--cpu-offload-gb", "1"], "the mesh keeps its own memory"),
         (["-cc.mode", "3"], "--compilation-config is not supported"),
         (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype is not supported"),
