@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     try:
         leave_at_once()
+        # It asks for a recording, of which there is none yet, and would end us.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         given = _early_options(arguments)
         _log_to_stderr(as_json=given["--log-format"] == "json")
         prepare_device_service(given["--model"] or None)

@@ -234,7 +234,7 @@ def _add_serving_options(own: Any) -> None:
         metavar="N",
         type=_count,
         default=4096,
-        help="Step records kept for Inspector.ListSteps.",
+        help="Step records kept, for Inspector.ListSteps and for recordings.",
     )
 
 

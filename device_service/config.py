@@ -22,6 +22,7 @@ from device_service.arguments import ListenAddress, make_parser
 from device_service.engine_flags import flag
 from device_service.options import MeshKind, TTOptions, parse_tt_options
 from device_service.security import GrpcSecurity, read_security
+from ttserve.environment import cache_dir
 from ttserve.errors import StartupError
 
 _ROWS_QUEUED_PER_ROW = 4
@@ -45,6 +46,7 @@ _OWN = frozenset(
         "log_format",
         "metrics_port",
         "metrics_host",
+        "recording_dir",
         "kv_cache_fraction",
         "threads",
         "check",
@@ -114,6 +116,7 @@ class DeviceConfig:
     step_ring: int
     metrics_port: int | None
     metrics_host: str
+    recording_dir: Path
     kv_cache_fraction: float | None
     threads: int
     check: bool
@@ -169,6 +172,7 @@ def parse_args(
         step_ring=values["step_ring"],
         metrics_port=values["metrics_port"],
         metrics_host=values["metrics_host"],
+        recording_dir=values["recording_dir"] or cache_dir(environ) / "recordings",
         kv_cache_fraction=values["kv_cache_fraction"],
         threads=values["threads"] or default_threads(_cores()),
         check=values["check"],

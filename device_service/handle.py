@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
+from device_service.recording.recorder import Recording
 from device_service.records import AbortCause, Admitted, EngineState, StepRecord
 from device_service.step_log import StepListener
 from ttserve.errors import TTServeError
@@ -58,6 +59,11 @@ class EngineHandle(Protocol):
 
     def snapshot(self) -> Future[EngineState]:
         """A picture between two steps."""
+
+    def recording(self, reason: str) -> Recording | None:
+        """The newest events and steps, also while the engine hangs; None before its
+        first turn.
+        """
 
     def pause(self) -> Future[int]:
         """Stand still before the next step; answers with the newest step's number."""

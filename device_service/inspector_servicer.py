@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TypeVar
 
 from device_service.codec.inspection import PHASES, lane_state, step_record
+from device_service.codec.recording import encode
 from device_service.handle import EngineHandle
 from device_service.records import StepRecord
 from device_service.rpc import Context, or_abort
@@ -21,6 +23,9 @@ MAX_LISTED_STEPS = 1000
 MAX_RUN_STEPS = 10_000
 MAX_LIST_BYTES = 3 << 20
 """Records beyond this do not fit a client with gRPC's default limit of 4 MiB."""
+
+DUMP_BYTES = 3 << 16
+"""Of one message of a recording: a multiple of three, so that Base64 can be joined."""
 
 T = TypeVar("T")
 
@@ -49,6 +54,12 @@ class InspectorServicer(inspector_pb2_grpc.InspectorServicer):
     ) -> None:
         """Stream steps until the client leaves."""
         await or_abort(context, self._watch(request, context))
+
+    async def DumpRecording(
+        self, request: inspector_pb2.DumpRecordingRequest, context: Context
+    ) -> None:
+        """Stream what the flight recorder holds."""
+        await or_abort(context, self._dump(context))
 
     async def Pause(
         self, request: inspector_pb2.PauseRequest, context: Context
@@ -136,6 +147,16 @@ class InspectorServicer(inspector_pb2_grpc.InspectorServicer):
                 )
         finally:
             feed.leave(watcher)
+
+    async def _dump(self, context: Context) -> None:
+        engine = self._serving.require_engine().engine
+        recording = engine.recording("rpc")
+        if recording is None:
+            raise TTServeError(Reason.NOT_READY, "there is nothing to record yet")
+        data = await asyncio.to_thread(encode, recording)
+        for begin in range(0, len(data), DUMP_BYTES):
+            piece = data[begin : begin + DUMP_BYTES]
+            await context.write(inspector_pb2.DumpRecordingResponse(data=piece))
 
     def _step_feed(self) -> StepFeed:
         engine = self._serving.require_engine().engine

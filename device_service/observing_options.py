@@ -1,8 +1,9 @@
-"""Options of the command line about logs and metrics."""
+"""Options of the command line about logs, metrics and recordings."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from ttserve.logs import FORMATS
@@ -28,6 +29,13 @@ def add_observing_options(own: Any) -> None:
         metavar="HOST",
         default="127.0.0.1",
         help="Address of the metrics port.",
+    )
+    own.add_argument(
+        "--recording-dir",
+        metavar="DIR",
+        type=Path,
+        help="Where recordings are written when the engine dies and on SIGUSR1; the "
+        "newest 16 are kept. Unset means ttserve/recordings in the user's cache.",
     )
 
 

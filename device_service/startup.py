@@ -41,6 +41,7 @@ from device_service.mesh.factory import make_mesh
 from device_service.mesh.interface import Driver, Mesh
 from device_service.mesh_check import check_mesh
 from device_service.metrics.exporter import Exporter
+from device_service.recording_files import RecordingFiles
 from device_service.resolve import Resolved, resolve
 from device_service.sampling.interface import HostSampling
 from device_service.sampling_policy import host_sampling
@@ -85,6 +86,7 @@ async def run(config: DeviceConfig) -> int:
     # there is nothing to put in order yet.
     mesh = make_mesh(config.mesh, config.mesh_options())
     stop = StopRequest()
+    recordings = RecordingFiles(config.recording_dir)
     if config.check:
         await check_mesh(mesh)
         return 0
@@ -103,7 +105,7 @@ async def run(config: DeviceConfig) -> int:
     if warning := exposure(config.listen, config.security):
         logger.warning("%s", warning)
     exporter = Exporter(server.serving, config.mesh)
-    service = _Service(config, server, mesh, exporter)
+    service = _Service(config, server, mesh, exporter, recordings)
     try:
         if config.metrics_port is not None:
             port = exporter.start(config.metrics_host, config.metrics_port)
@@ -126,11 +128,13 @@ class _Service:
         server: DeviceServer,
         mesh: Mesh,
         exporter: Exporter,
+        recordings: RecordingFiles,
     ) -> None:
         self._config = config
         self._server = server
         self._mesh = mesh
         self._exporter = exporter
+        self._recordings = recordings
         self._stage = partial(_stage, seconds=server.serving.stage_seconds)
         self._device = Device(mesh)
         self._thread = DeviceThread()
@@ -152,6 +156,7 @@ class _Service:
         if error is None:
             return 0
         logger.error("the engine has ended: %s", one_line(error))
+        await self._recordings.written()
         return 1
 
     async def close(self) -> None:
@@ -215,6 +220,7 @@ class _Service:
         )
         engine.start()
         self._engine = engine
+        self._recordings.follow(engine)
         if self._config.metrics_port is not None:
             self._exporter.follow(engine.step_log, self._device.unwarmed_shapes)
         await self._server.open_for_requests(engine, factory, sampling.grammars)

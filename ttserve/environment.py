@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,7 +142,7 @@ def current_role(environ: Environ = os.environ) -> Role | None:
     return Role(value) if value in {role.value for role in Role} else None
 
 
-def cache_dir(environ: Environ = os.environ) -> Path:
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where ttserve keeps what it can make again; not created here.
 
     A relative XDG_CACHE_HOME is ignored, as its specification asks.

@@ -150,20 +150,16 @@ class _Writer:
         )
 
     def _lane(self, picture: LanePicture) -> pb.LanePicture:
-        message = pb.LanePicture(
-            free=picture.pool.free, preempted_request_ids=picture.untold
+        pool = picture.pool
+        keys = pool.cached_keys
+        return pb.LanePicture(
+            free=pool.free,
+            cached_contents=[self._number(key[:-_GROUP_BYTES]) for key in keys],
+            cached_groups=[int.from_bytes(key[-_GROUP_BYTES:], "big") for key in keys],
+            cached_blocks=pool.cached_blocks,
+            held=[_held(request_id, held) for request_id, held in pool.held.items()],
+            preempted_request_ids=picture.untold,
         )
-        for key, block_ids in picture.pool.cached:
-            number = self._number(key[:-_GROUP_BYTES])
-            group = int.from_bytes(key[-_GROUP_BYTES:], "big")
-            for block_id in block_ids:
-                message.cached_contents.append(number)
-                message.cached_groups.append(group)
-                message.cached_blocks.append(block_id)
-        message.held.extend(
-            _held(request_id, held) for request_id, held in picture.pool.held.items()
-        )
-        return message
 
 
 def _held(request_id: str, held: HeldBlocks) -> pb.HeldBlocks:

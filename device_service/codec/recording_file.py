@@ -162,15 +162,12 @@ def _sequence(message: pb.SequencePicture) -> SequencePicture:
 
 
 def _lane(message: pb.LanePicture) -> LanePicture:
-    cached: dict[bytes, tuple[int, ...]] = {}
-    for number, group, block in zip(
-        message.cached_contents,
-        message.cached_groups,
-        message.cached_blocks,
-        strict=True,
-    ):
-        key = _hash(number) + group.to_bytes(4, "big")
-        cached[key] = (*cached.get(key, ()), block)
+    keys = [
+        _hash(number) + group.to_bytes(4, "big")
+        for number, group in zip(
+            message.cached_contents, message.cached_groups, strict=True
+        )
+    ]
     held = {
         it.request_id: HeldBlocks(
             tuple(tuple(group.blocks) for group in it.groups),
@@ -178,7 +175,7 @@ def _lane(message: pb.LanePicture) -> LanePicture:
         )
         for it in message.held
     }
-    pool = PoolPicture(tuple(message.free), tuple(cached.items()), held)
+    pool = PoolPicture(list(message.free), keys, list(message.cached_blocks), held)
     return LanePicture(pool, tuple(message.preempted_request_ids))
 
 

@@ -7,8 +7,9 @@ and every preemption. This is the one place that knows how vLLM keeps them.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -29,32 +30,40 @@ class HeldBlocks:
 
 @dataclass(frozen=True, slots=True)
 class PoolPicture:
-    """free: ids in the order in which they will be given out. cached: what a block's
-    hash and group lead to; several blocks of the same hash in the order in which
-    they are found. held: per request id.
+    """free: ids in the order in which they will be given out. cached_keys: a hash and
+    group, and parallel to it in cached_blocks the block to which it leads; of several
+    the first is found. held: per request id.
+
+    Pools have many blocks, so they lie in arrays, some ten bytes for each.
     """
 
-    free: tuple[int, ...]
-    cached: tuple[tuple[bytes, tuple[int, ...]], ...]
+    free: Sequence[int]
+    cached_keys: Sequence[bytes]
+    cached_blocks: Sequence[int]
     held: Mapping[str, HeldBlocks]
 
 
 def take_picture(manager: KVCacheManager) -> PoolPicture:
     """The pool as it is. Engine thread; some 0.1 us for each block."""
     pool = manager.block_pool
-    free = []
+    free, keys, blocks = array("I"), [], array("I")
     block = pool.free_block_queue.fake_free_list_head.next_free_block
     while block is not None and block.block_id >= 0:  # the list's tail is -1
         free.append(block.block_id)
         block = block.next_free_block
-    cached = pool.cached_block_hash_to_block._cache.items()  # noqa: SLF001 - has no reader
+    cached = pool.cached_block_hash_to_block._cache  # noqa: SLF001 - has no reader
+    for key, found in cached.items():
+        if isinstance(found, KVCacheBlock):
+            keys.append(key)
+            blocks.append(found.block_id)
+        else:
+            keys.extend([key] * len(found))
+            blocks.extend(found)
     managers = manager.coordinator.single_type_managers
     return PoolPicture(
-        free=tuple(free),
-        cached=tuple(
-            (key, (it.block_id,) if isinstance(it, KVCacheBlock) else tuple(it))
-            for key, it in cached
-        ),
+        free=free,
+        cached_keys=keys,
+        cached_blocks=blocks,
         held={
             request_id: HeldBlocks(
                 tuple(map(tuple, manager.get_block_ids(request_id))),
@@ -72,12 +81,10 @@ def put_back(manager: KVCacheManager, picture: PoolPicture) -> None:
     queue.popleft_n(queue.num_free_blocks)
     for block_id in picture.free:
         queue.append(pool.blocks[block_id])
-    for key, block_ids in picture.cached:
-        hash_and_group = BlockHashWithGroupId(key)
-        for block_id in block_ids:
-            block = pool.blocks[block_id]
-            block.set_block_hash(hash_and_group, num_tokens=0)
-            pool.cached_block_hash_to_block.insert(hash_and_group, block)
+    for key, block_id in zip(picture.cached_keys, picture.cached_blocks, strict=True):
+        hash_and_group, block = BlockHashWithGroupId(key), pool.blocks[block_id]
+        block.set_block_hash(hash_and_group, num_tokens=0)
+        pool.cached_block_hash_to_block.insert(hash_and_group, block)
     references: Counter[int] = Counter()
     for request_id, held in picture.held.items():
         for group, ids, published in zip(

@@ -28,7 +28,9 @@ from device_service.records import OverlapVerdict, StepRecord
 RECORDING = OverlapVerdict(overlap=False, reason="recording")
 
 MAX_BYTES = 32 << 20
-"""About as much memory as the recorder takes at most."""
+"""About as much memory as the recorder takes, unless two stretches take more: it
+holds one beside the one that grows, or nothing would be left after a picture.
+"""
 
 STRETCHES = 4
 """Parts that the newest steps are kept in."""
@@ -39,7 +41,8 @@ FEWEST_STEPS = 16
 _BYTES_PER_STEP = 500
 _BYTES_PER_ROW = 200
 _BYTES_PER_REQUEST = 600
-_BYTES_PER_BLOCK = 60
+_BYTES_PER_HASH = 80
+_BYTES_PER_FREE_BLOCK = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +83,12 @@ class Recording:
 
 @dataclass(slots=True)
 class _Stretch:
+    """`fixed` are the bytes of its picture, `grown` those of what follows."""
+
     picture: EnginePicture
     first_look: int
-    bytes: int
+    fixed: int
+    grown: int = 0
     events: list[Seen] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
 
@@ -195,26 +201,28 @@ class Recorder:
     # -- bounds ------------------------------------------------------------
 
     def _grow(self, stretch: _Stretch, size: int) -> None:
-        stretch.bytes += size
+        stretch.grown += size
         steps, room = len(stretch.steps), self._max_bytes // (2 * STRETCHES)
-        if steps >= self._stretch_steps or stretch.bytes > room:
-            self._due = True
-            self._overdue = steps >= 2 * self._stretch_steps or stretch.bytes > 2 * room
+        full = max(steps / self._stretch_steps, stretch.grown / room)
+        self._due |= full >= 1
+        self._overdue |= full >= 2
 
     def _worth_keeping(self, stretches: tuple[_Stretch, ...]) -> tuple[_Stretch, ...]:
-        while len(stretches) > 1:
+        while len(stretches) > 2:
             enough = sum(len(it.steps) for it in stretches[1:]) >= self._steps
-            if not enough and sum(it.bytes for it in stretches) <= self._max_bytes:
+            size = sum(it.fixed + it.grown for it in stretches)
+            if not enough and size <= self._max_bytes:
                 break
             stretches = stretches[1:]
         return stretches
 
 
 def _size(request: RecordedRequest) -> int:
-    return _BYTES_PER_REQUEST + _BYTES_PER_BLOCK * len(request.block_hashes)
+    return _BYTES_PER_REQUEST + _BYTES_PER_HASH * len(request.block_hashes)
 
 
 def _picture_size(picture: EnginePicture) -> int:
-    blocks = sum(len(it.pool.free) + len(it.pool.cached) for it in picture.lanes)
+    free = sum(len(it.pool.free) for it in picture.lanes)
+    hashes = sum(len(it.pool.cached_keys) for it in picture.lanes)
     requests = sum(_size(it.request) for it in picture.sequences)
-    return requests + _BYTES_PER_BLOCK * blocks
+    return requests + _BYTES_PER_FREE_BLOCK * free + _BYTES_PER_HASH * hashes

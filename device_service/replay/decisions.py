@@ -10,6 +10,12 @@ from device_service.records import FinishKind, StepRecord
 _BY_ITSELF = {FinishKind.STOP.value, FinishKind.REPETITION.value}
 
 
+BLOCKS = "used and free blocks"
+"""Compared last. A step is recorded after the one behind it was planned, so when
+they alone differ, that one may show why.
+"""
+
+
 class Share(NamedTuple):
     """One request's share of a step, and how it ended."""
 
@@ -53,8 +59,7 @@ def decisions(step: StepRecord, *, first: bool) -> dict[str, object]:
         "sampling site": step.sampling.site.value,
         "sampling reason": step.sampling.reason,
         "waiting": step.waiting,
-        "used blocks": tuple(lane.used_blocks for lane in step.lanes),
-        "free blocks": tuple(lane.free_blocks for lane in step.lanes),
+        BLOCKS: tuple((lane.used_blocks, lane.free_blocks) for lane in step.lanes),
     }
 
 

@@ -70,7 +70,7 @@ def sampling_params(request: RecordedRequest, vocab_size: int) -> SamplingParams
         max_tokens=request.max_tokens,
         temperature=facts.temperature,
         top_k=facts.top_k if facts.top_k < vocab_size else 0,
-        presence_penalty=facts.presence_penalty,
+        presence_penalty=1.0 if facts.penalised else 0.0,
         seed=facts.seed,
         logprobs=None if facts.num_logprobs < 0 else facts.num_logprobs,
         min_tokens=facts.min_tokens,

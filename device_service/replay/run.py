@@ -21,7 +21,7 @@ from device_service.recording import events
 from device_service.recording.events import Recorded
 from device_service.recording.recorder import RECORDING, Recorder, Recording, Seen
 from device_service.records import StepRecord
-from device_service.replay.decisions import Difference, compare
+from device_service.replay.decisions import BLOCKS, Difference, compare
 from device_service.replay.outcomes import EndOfRecording, Outcomes, ReplayDriver
 from device_service.replay.rebuild import Rebuilt, load, rebuild, restore, vllm_config
 from device_service.replay.requests import admitted
@@ -130,6 +130,7 @@ class _Replay:
         self._left = deque(recording.steps)
         self._steps: list[StepRecord] = []
         self._difference: Difference | None = None
+        self._suspect: Difference | None = None
         self._stopped = False
 
     def run(self) -> Replayed:
@@ -146,7 +147,7 @@ class _Replay:
                 break
             except Exception as error:  # noqa: BLE001 - compared with the recorded end
                 ended = f"{type(error).__name__}: {one_line(error)}"
-        difference = self._difference or self._at_the_end(ended)
+        difference = self._difference or self._suspect or self._at_the_end(ended)
         return Replayed(recording, tuple(self._steps), difference, running)
 
     def _last_number(self) -> int:
@@ -172,7 +173,14 @@ class _Replay:
             return
         recorded = self._left.popleft()
         first = recorded.number == self._recording.picture.last_number + 1
-        self._difference = compare(recorded, record, first=first)
+        found = compare(recorded, record, first=first)
+        if self._suspect is not None:
+            later = found is not None and found.what != BLOCKS
+            self._difference = found if later else self._suspect
+        elif found is not None and found.what == BLOCKS:
+            self._suspect = found
+        else:
+            self._difference = found
 
     def _read(self, number: int) -> None:
         record = self._outcomes.record(number)

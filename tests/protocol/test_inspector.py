@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 import pytest_asyncio
 
 from device_service import step_feed
+from device_service.codec.recording_file import decode
 from device_service.serving import ServiceOptions
+from tests.support.rig import Rig
 from tests.support.wire import Service, serving
 from ttserve.errors import Reason
+from ttserve.sim_model import sim_model_dir
 from ttserve.status import from_rpc_error
 from ttserve.v1 import inspector_pb2
 
@@ -265,3 +269,28 @@ async def test_reset_prefix_cache(controlled: Service) -> None:
     assert not (await inspector.ResetPrefixCache(request)).reset
     forced = inspector_pb2.ResetPrefixCacheRequest(preempt_running=True)
     assert (await inspector.ResetPrefixCache(forced)).reset
+
+
+# -- recordings ------------------------------------------------------------
+
+
+async def test_a_recording_comes_in_parts_whose_base64_can_be_joined(
+    service: Service,
+) -> None:
+    with Rig(sim_model_dir()) as rig:
+        for number in range(40):
+            rig.submit([number + 1] * 60, max_tokens=150)
+        rig.run()
+        service.engine.kept = rig.engine.recording("rpc")
+    call = service.inspector().DumpRecording(inspector_pb2.DumpRecordingRequest())
+    parts = [answer.data async for answer in call]
+    assert len(parts) > 1
+    data = base64.b64decode("".join(base64.b64encode(it).decode() for it in parts))
+    assert len(decode(data).steps) == len(rig.records)
+
+
+async def test_before_the_first_turn_there_is_no_recording(service: Service) -> None:
+    call = service.inspector().DumpRecording(inspector_pb2.DumpRecordingRequest())
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    assert from_rpc_error(caught.value).reason is Reason.NOT_READY

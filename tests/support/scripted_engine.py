@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from vllm.v1.request import Request
 
+from device_service.recording.recorder import Recording
 from device_service.records import (
     AbortCause,
     Admitted,
@@ -81,6 +82,7 @@ class ScriptedEngine:
     batches: list[list[str]] = field(default_factory=list)
     step_log: StepRing = field(default_factory=lambda: StepRing(4096))
     died: Future[None] = field(default_factory=Future)
+    kept: Recording | None = None
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -115,6 +117,9 @@ class ScriptedEngine:
                 job = self.jobs.get(request_id)
                 if job is not None:
                     self._end(job, Finish(FinishKind.ABORT, abort_cause=cause))
+
+    def recording(self, reason: str) -> Recording | None:
+        return self.kept
 
     def snapshot(self) -> Future[EngineState]:
         with self._lock:

@@ -95,7 +95,7 @@ TABLE: dict[tuple[str, str], str] = {
 --prefill-context-parallel-size --prefill-schedule-interval
 --prefix-cache-retention-interval --prefix-caching-hash-algo --prefix-match-unit
 --profiler-config --pt-load-map-location --quantization --quantization-config
---reasoning-config --reasoning-parser --reasoning-parser-plugin
+--reasoning-config --reasoning-parser --reasoning-parser-plugin --recording-dir
 --replayssm-buffer-len --revision --runner --safetensors-load-strategy
 --safetensors-prefetch-block-size --safetensors-prefetch-num-threads --scheduler-cls
 --scheduling-policy --seed --shutdown-grace --sparse-indexer-topk-backend

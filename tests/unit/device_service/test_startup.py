@@ -297,16 +297,42 @@ def test_a_second_signal_ends_it_at_once(services: list[Service]) -> None:
     assert "second signal" in service.lines[-1]
 
 
-def test_a_dead_engine_ends_the_process(services: list[Service]) -> None:
-    poison = ("--additional-config.tt.sim.poison_step", "2")
-    service = start(services, "--listen", "127.0.0.1:0", *poison)
+def test_a_dead_engine_ends_the_process(
+    services: list[Service], tmp_path: Path
+) -> None:
+    """And leaves a recording, as SIGUSR1 does without ending anything."""
+    poison = ("--additional-config.tt.sim.poison_step", "4")
+    kept = ("--recording-dir", str(tmp_path))
+    service = start(services, "--listen", "127.0.0.1:0", *poison, *kept)
     port = port_of(service)
+    service.signal(signal.SIGUSR1)
+    service.wait_for("nothing to record yet")
     service.wait_for("serving, after")
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         device = device_pb2_grpc.DeviceStub(channel)
         request = device_pb2.GenerateRequest(prompt_token_ids=[40])
+        request.stop.max_output_tokens = 2
+        *_, _last = device.Generate(request)
+        service.signal(signal.SIGUSR1)
+        asked_for = service.wait_for("recording of 2 steps (signal): ")
+        request.stop.max_output_tokens = 9
         *_, last = device.Generate(request)
     assert last.finish.reason == step_pb2.FINISH_REASON_ERROR
     assert service.end() == 1
     assert sum("the engine has ended" in line for line in service.lines) == 1
     assert "closing the mesh" in service.lines[-1]
+    (fatal,) = [it for it in service.lines if "recording of 4 steps (fatal): " in it]
+    files = [Path(line.split()[-1]) for line in (asked_for, fatal)]
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    outcomes = [
+        subprocess.run(
+            [sys.executable, "-m", "device_service.replay", file],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for file in files
+    ]
+    assert [it.returncode for it in outcomes] == [0, 0], outcomes
+    assert "replayed 2 steps: every decision is equal" in outcomes[0].stdout
+    assert "the engine had ended: MeshPoisoned" in outcomes[1].stdout
