@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+import ttserve
 from device_service.engine_flags import SERVED, flag
 from device_service.observing_options import add_observing_options
 from device_service.options import MESH_KINDS, catalogue, defaults
@@ -177,6 +178,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     own: Any = parser.add_argument_group(OWN_OPTIONS)  # type: ignore[no-untyped-call]
     own.add_argument("-h", "--help", action="help", help="Print this text.")
+    own.add_argument("--version", action="version", version=ttserve.__version__)
     _add_serving_options(own)
     add_observing_options(own)
     add_security_options(own)
@@ -279,9 +281,10 @@ def _add_resource_options(own: Any) -> None:
 
 
 def own_options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Our own options, without `--help`."""
+    """Our own options, without `--help` and `--version`."""
     (own,) = (g for g in parser._action_groups if g.title == OWN_OPTIONS)  # noqa: SLF001
-    return [a for a in own._group_actions if a.dest != "help"]  # noqa: SLF001
+    actions = own._group_actions  # noqa: SLF001
+    return [a for a in actions if a.dest not in ("help", "version")]
 
 
 def engine_groups(parser: argparse.ArgumentParser) -> list[tuple[str, set[str]]]:

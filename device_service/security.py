@@ -68,18 +68,20 @@ def add_security_options(own: Any) -> None:
         "--grpc-token-file",
         metavar="FILE",
         help="Tokens, one a line, of which a caller has to send one; read again when "
-        "it changes. The environment may give one instead, here and below.",
+        "it changes. Or TTSERVE_GRPC_TOKEN in the environment, for one token.",
     )
     own.add_argument(
         "--inspector-token-file",
         metavar="FILE",
-        help="Tokens of the Inspector; those of --grpc-token-file no longer open it.",
+        help="Tokens of the Inspector; those of --grpc-token-file no longer open it. "
+        "Or TTSERVE_INSPECTOR_TOKEN.",
     )
     own.add_argument(
         "--step-control-token-file",
         metavar="FILE",
         help="Tokens that pause, step and empty the prefix cache, where "
-        "--enable-step-control lets somebody; no others do.",
+        "--enable-step-control lets somebody; no others do. Or "
+        "TTSERVE_STEP_CONTROL_TOKEN.",
     )
 
 

@@ -190,8 +190,15 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ssl-keyfile", metavar="FILE", help="serve HTTPS: the key")
     group.add_argument("--ssl-certfile", metavar="FILE", help="and the certificate")
     group.add_argument("--ssl-ca-certs", metavar="FILE", help="for client certificates")
-    group.add_argument("--ssl-cert-reqs", type=int, default=0, metavar="N")
-    group.add_argument("--ssl-ciphers", metavar="LIST")
+    group.add_argument(
+        "--ssl-cert-reqs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="client certificates: 0 are not asked for, 1 are checked if there is one, "
+        "2 must be there (%(default)s)",
+    )
+    group.add_argument("--ssl-ciphers", metavar="LIST", help="in OpenSSL's words")
     group.add_argument(
         "--enable-ssl-refresh",
         action=toggle,
@@ -202,6 +209,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         "--uvicorn-log-level",
         choices=("critical", "error", "warning", "info", "debug", "trace"),
         default="info",
+        help="how much the HTTP server says (%(default)s)",
     )
     group.add_argument(
         "--disable-uvicorn-access-log",

@@ -163,7 +163,7 @@ class Session:
         while True:
             limit = self._liveness.lost_after if self._opened else OPEN_SECONDS
             if self._silence >= limit:
-                return _lost(f"the device service was silent for {limit:g} s")
+                return _lost(_silent(limit, opened=self._opened))
             if self._opened and before >= next_ping:
                 sequence += 1
                 self._pings[sequence] = before
@@ -185,6 +185,12 @@ def _why(error: grpc.aio.AioRpcError) -> TTServeError:
         return failure
     logger.debug("stream broken: %s", failure.message)
     return _lost("the connection to the device service broke")
+
+
+def _silent(seconds: float, *, opened: bool) -> str:
+    if opened:
+        return f"the device service was silent for {seconds:g} s"
+    return "the device service cannot be reached, or does not answer"
 
 
 def _lost(message: str) -> TTServeError:

@@ -134,3 +134,24 @@ async def test_a_drain_moves_new_work_to_the_other(pair: Pair) -> None:
         assert not seen.errors
     assert await asyncio.to_thread(leaving.process.wait, 30) == 0
     assert pair.health()[other.address]["state"] == "ready"
+
+
+async def test_one_that_returns_with_other_limits_is_refused(pair: Pair) -> None:
+    """The one that has left. Said once, counted, and the other one serves."""
+    returned, other = pair.devices
+    returned.start("--max-model-len", "1000")
+    await asyncio.to_thread(
+        wait_for, lambda: pair.state(returned) == "wrong_model", 200
+    )
+    reason = str(pair.health()[returned.address]["reason"])
+    assert "max_sequence_tokens is 1000 there and " in reason
+    counted = 'ttserve_device_models_refused_total{device="%s"} %.1f'
+    assert pair.metric(counted % (returned.address, 1))
+    assert pair.metric(counted % (other.address, 0))
+    seen = [Streamed() for _ in range(4)]
+    url = pair.frontend.url
+    await asyncio.gather(*(stream(url, each, max_tokens=5) for each in seen))
+    assert [each.finish_reasons for each in seen] == [{"length"}] * 4
+    assert not returned.steps()
+    said = f"device service {returned.address} is not used: {reason}"
+    assert pair.frontend.log.count(said) == 1

@@ -98,6 +98,13 @@ async def test_what_strangers_send_steers_no_terminal(service: Service) -> None:
     assert "?[2J[red]x[/red]" in out
 
 
+async def test_a_pipe_has_room_for_everything(service: Service) -> None:
+    await busy(service, "mine")
+    _, out, _ = await run_top(service.address, "--once", COLUMNS="")
+    assert "…" not in out
+    assert "grammars 0" in out.splitlines()[1]
+
+
 async def test_text_is_cut_before_numbers(service: Service) -> None:
     await busy(service, "mine-" + "x" * 100)
     _, out, _ = await run_top(service.address, "--once", COLUMNS="80")

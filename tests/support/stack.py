@@ -54,11 +54,12 @@ class DeviceProcess:
         self.device = device_pb2_grpc.DeviceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
-    def start(self) -> None:
+    def start(self, *more_options: str) -> None:
         """Start the process; `wait_until_serving` says when it is up."""
+        command = [*self._command, *more_options]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
 
     @property

@@ -61,7 +61,8 @@ async def _run(config: TopConfig) -> int:
         view.on_link("")
         if config.once:
             frame = Frame(config.address, keys=False)
-            Console().print(draw(view, frame, ONCE_LINES))
+            width = None if sys.stdout.isatty() else config.pipe_columns
+            Console(width=width).print(draw(view, frame, ONCE_LINES))
         else:
             await _show(channel, View(), config.address)
     return 0

@@ -18,6 +18,7 @@ from ttserve.client_security import (
 from ttserve.errors import StartupError
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
+PIPE_COLUMNS = 160  # nothing is cut
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\s,]+):\d{1,5}")
 
 _EPILOG = """\
@@ -25,16 +26,22 @@ keys: q quit, p pause the view, left and right choose a lane (or all)
 
   tt-top                      the device service of this machine
   tt-top device:50051 --once  one picture, for a pipe
+
+exit codes: 0 in order; 1 the device service cannot be reached, or refuses; 2 the
+command line is wrong
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TopConfig:
-    """Where to look and how."""
+    """Where to look and how. `pipe_columns` is how wide a picture in a pipe is;
+    None leaves that to COLUMNS.
+    """
 
     address: str
     security: ChannelSecurity
     once: bool
+    pipe_columns: int | None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -71,4 +78,5 @@ def read_command_line(
             "or [::1]:50051)"
         )
     security = channel_security(options, environ)
-    return TopConfig(options.address, security, options.once)
+    pipe_columns = None if environ.get("COLUMNS") else PIPE_COLUMNS
+    return TopConfig(options.address, security, options.once, pipe_columns)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import ttserve
 from device_service.arguments import make_parser
 from device_service.config import DeviceConfig, Environment, default_threads, parse_args
 from device_service.engine_flags import CHECKED, REFUSED, SERVED, flag
@@ -344,6 +345,13 @@ def test_help_names_every_option_that_is_served() -> None:
     for field in CHECKED | REFUSED.keys():
         assert f" {flag(field)} " not in text.replace("\n", " "), field
     assert max(map(len, text.splitlines())) <= 90
+
+
+def test_the_version_is_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        make_parser().parse_args(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"{ttserve.__version__}\n"
 
 
 def test_help_teaches_ours_first() -> None:

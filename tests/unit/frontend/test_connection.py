@@ -173,6 +173,16 @@ async def test_loss_and_return(
     assert attached.recorder.opened == attached.connection.sessions_opened == 2
 
 
+async def test_one_that_is_not_there_is_not_called_silent(
+    device: FakeDevice, attached: Attached, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.device.session.OPEN_SECONDS", 0.2)
+    await attached.until_state(DeviceState.READY)
+    device.kill()
+    await attached.until(lambda: "cannot be reached" in attached.connection.reason)
+    assert attached.connection.state is DeviceState.ABSENT
+
+
 async def test_our_own_sleep_is_not_their_silence(
     device: FakeDevice, attached: Attached
 ) -> None:
