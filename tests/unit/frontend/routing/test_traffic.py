@@ -1,4 +1,4 @@
-"""The policy on recorded traffic: chat sessions that share system prompts.
+"""The policy on recorded traffic: made-up chats that share system prompts.
 
 `traffic.jsonl` has one request a line: when it came (seconds), how long it ran, and
 its prompt as segments of [seed, tokens]; equal segments are equal text. The device
