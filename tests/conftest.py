@@ -5,9 +5,10 @@ vLLM reads it at import, so it is set before any test module is loaded.
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from ttserve.environment import prepare_device_service
 
@@ -16,21 +17,23 @@ prepare_device_service(model=None)
 # A suite for any server, with settings of its own; tests/e2e runs it.
 collect_ignore = ["tt"]
 
-HERE = Path(__file__).parent
-PROCESSES = "e2e"
-"""Tests that start services: they share ports' neighbourhoods, memory and the cores,
-so they run one after the other, on one worker, whatever else runs beside them."""
+SERVICES = "tests/e2e"
+"""Tests that start services run one after the other, on one worker, whatever else
+runs beside them: they want the cores, and some of them measure deadlines.
+"""
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests stay together when several workers share them: files, whose
-    fixtures are costly, and all that start services.
-    """
-    for item in items:
-        file = item.path.relative_to(HERE)
-        group = PROCESSES if file.parts[0] == PROCESSES else str(file)
-        item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(
+    config: pytest.Config, log: Producer
+) -> LoadScopeScheduling:
+    """Share the tests file by file: fixtures are costly. Services are one file."""
+    return _FileByFile(config, log)
+
+
+class _FileByFile(LoadScopeScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        return SERVICES if nodeid.startswith(SERVICES) else nodeid.partition("::")[0]
 
 
 @pytest.fixture(autouse=True)
