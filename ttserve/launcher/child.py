@@ -95,6 +95,11 @@ class Child:
         if self._process and self._process.returncode is None:
             self._process.terminate()
 
+    def send_signal(self, signum: signal.Signals) -> None:
+        """Send the process a signal, if it runs."""
+        if self._process and self._process.returncode is None:
+            self._process.send_signal(signum)
+
     def kill(self) -> None:
         """End the process and whatever it started, now."""
         if self._process:

@@ -47,6 +47,7 @@ examples:
 
 signals:
   SIGINT, SIGTERM, SIGHUP  stop; requests have --shutdown-timeout to finish
+  SIGUSR1                  the device services write recordings (tt-replay)
   SIGUSR2                  restart the frontends, one at a time
 
 exit codes:

@@ -21,6 +21,8 @@ STARTS_BEFORE_GIVING_UP = 5
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # SIGHUP is what a terminal sends that closes.
 RESTART_SIGNAL = signal.SIGUSR2
+# The device services know it, and take it themselves, too.
+RECORD_SIGNAL = signal.SIGUSR1
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Supervisor:
         for signum in STOP_SIGNALS:
             loop.add_signal_handler(signum, self._on_signal, signum)
         loop.add_signal_handler(RESTART_SIGNAL, self._on_restart)
+        loop.add_signal_handler(RECORD_SIGNAL, self._on_record)
         children = (*self._devices, *self._frontends)
         self._keepers = {c: asyncio.create_task(self._keep(c)) for c in children}
         readiness = asyncio.create_task(self._watch_readiness())
@@ -169,6 +172,14 @@ class Supervisor:
             self._rolling.begin()
         else:
             self._console.say("not ready: nothing is restarted")
+
+    def _on_record(self) -> None:
+        if not self._has_served:
+            # One that is only being started would be ended by it.
+            self._console.say("not ready: there is nothing to record")
+            return
+        for device in self._devices:
+            device.send_signal(RECORD_SIGNAL)
 
     def _on_signal(self, signum: signal.Signals) -> None:
         if not self._stop.is_set():

@@ -25,6 +25,13 @@ from ttserve.launcher.supervisor import Timing, Verdict, describe, judge
 Launch = Callable[..., Launched]
 
 FAILS = "import sys; print('failing'); sys.exit(int(sys.argv[1]))"
+RECORDS = (
+    """
+import signal
+signal.signal(signal.SIGUSR1, lambda *_: print("recording"))
+"""
+    + OBEDIENT
+)
 # Fails until a file has grown by one byte per start; then behaves.
 RECOVERS = (
     """
@@ -137,6 +144,27 @@ def test_who_does_not_stop_within_the_grace_is_killed(launch: Launch) -> None:
     running.wait_for("device has not stopped; killing it")
     assert running.exit_code() == 0
     assert not is_alive(pid)
+
+
+def test_a_wish_for_recordings_reaches_the_device_services(
+    launch: Launch, tmp_path: Path
+) -> None:
+    """And nobody who would be ended by it."""
+    running = launch(
+        python(RECORDS), python(RECORDS), frontends=[python(OBEDIENT)], grace=10.0
+    )
+    for _ in range(3):
+        running.wait_for(r"\| pid \d+")
+    running.signal(signal.SIGUSR1)
+    running.wait_for("not ready: there is nothing to record")
+    (tmp_path / "ready").touch()
+    running.wait_for(r"tt-serve *\| ready")
+    running.signal(signal.SIGUSR1)
+    told = {running.wait_for(r"(device\d) *\| recording")[1] for _ in range(2)}
+    assert told == {"device0", "device1"}
+    running.signal(signal.SIGTERM)
+    assert running.exit_code() == 0
+    assert not any("starting it again" in line for line in running.lines)
 
 
 def test_a_child_that_ends_is_started_again(launch: Launch) -> None:
