@@ -45,6 +45,7 @@ from frontend.http.health import Readiness, health_routes
 from frontend.http.keep_alive import KeepAlive
 from frontend.http.server import HttpServer
 from frontend.http.streams import HeldStreams
+from frontend.http.turns import OneATurn
 from frontend.inspect.page import inspect_routes
 from frontend.inspect.relay import Relays
 from ttserve.errors import StartupError
@@ -192,6 +193,7 @@ def _wrap(
     app.add_middleware(KeepAlive, seconds=arguments.sse_keep_alive_interval)
     app.add_middleware(HeldStreams)
     app.add_middleware(JsonBody, max_bytes=config.max_body_bytes, checks=checks(limits))
+    app.add_middleware(OneATurn)
     app.add_middleware(ErrorEnvelope)
     # Mounts /metrics as well, and counts answers as the client gets them.
     metrics.attach_router(app)

@@ -63,14 +63,25 @@ def from_status(status: status_pb2.Status) -> TTServeError:
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> TTServeError:
     """The error that a failed RPC carries in its trailers, or its bare code."""
-    try:
-        status = rpc_status.from_call(error)  # type: ignore[arg-type]
-    except ValueError:  # the trailers contradict the RPC: believe the RPC
-        status = None
+    status = _carried(error)
     if status is not None:
         return from_status(status)
     code: int = error.code().value[0]
     return TTServeError(_reason_of_code(code), error.details() or error.code().name)
+
+
+def is_from_us(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a service of ours said why, and not gRPC alone that an RPC failed."""
+    status = _carried(error)
+    return status is not None and _details(status)[0].domain == DOMAIN
+
+
+def _carried(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:
+    try:
+        carried: status_pb2.Status | None = rpc_status.from_call(error)  # type: ignore[arg-type]
+    except ValueError:  # the trailers contradict the RPC: believe the RPC
+        return None
+    return carried
 
 
 def to_grpc_status(error: TTServeError) -> grpc.Status:

@@ -18,7 +18,7 @@ import grpc.aio
 from frontend.config import Liveness
 from frontend.device.outbox import Outbox
 from ttserve.errors import Reason, TTServeError
-from ttserve.status import from_rpc_error
+from ttserve.status import from_rpc_error, is_from_us
 from ttserve.v1.device_pb2 import (
     AbortCause,
     AttachRequest,
@@ -181,7 +181,10 @@ def _why(error: grpc.aio.AioRpcError) -> TTServeError:
     it names addresses, and clients are told the reason.
     """
     failure = from_rpc_error(error)
-    if failure.reason is not Reason.DEVICE_LOST:
+    # A device service says more than a bare INTERNAL; gRPC says that when a message
+    # could not be sent, whatever the stream's own status is.
+    bare = failure.reason is Reason.INTERNAL and not is_from_us(error)
+    if failure.reason is not Reason.DEVICE_LOST and not bare:
         return failure
     logger.debug("stream broken: %s", failure.message)
     return _lost("the connection to the device service broke")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 
+import grpc
+import grpc.aio
 import pytest
 import pytest_asyncio
+from grpc.aio import Metadata
 
 from frontend.address import parse_device_address
 from frontend.config import Liveness
@@ -20,7 +23,7 @@ from frontend.device.connection import (
 from frontend.device.session import Session
 from tests.support.fake_device import FakeDevice, model
 from ttserve.errors import Reason, StartupError, TTServeError
-from ttserve.v1.device_pb2 import AttachResponse
+from ttserve.v1.device_pb2 import AttachRequest, AttachResponse, OpenSession
 from ttserve.v1.generation_pb2 import Sampling, StopRules, Submission
 
 QUICK = Liveness(ping_interval=0.05, lost_after=0.4)
@@ -267,3 +270,32 @@ async def test_another_version(device: FakeDevice, attached: Attached) -> None:
     await attached.until_state(DeviceState.REFUSED)
     assert isinstance(attached.connection.refusal, StartupError)
     assert "upgrade the frontend" in attached.connection.reason
+
+
+class Broken:
+    """A stream on which nothing can be sent any more."""
+
+    async def __aiter__(self) -> AsyncIterator[AttachResponse]:
+        raise grpc.aio.AioRpcError(
+            grpc.StatusCode.INTERNAL,
+            Metadata(),
+            Metadata(),
+            details="Internal error from Core",
+            debug_error_string="",
+        )
+        yield AttachResponse()
+
+    async def write(self, request: AttachRequest) -> None:
+        raise asyncio.InvalidStateError
+
+    def cancel(self) -> bool:
+        return True
+
+
+async def test_what_grpc_calls_internal_is_a_lost_device() -> None:
+    """Clients may ask again, and are not told of gRPC's insides."""
+    session = Session(Broken(), Recorder(), QUICK)  # type: ignore[arg-type]
+    error = await session.run(OpenSession())
+    assert error.reason is Reason.DEVICE_LOST
+    assert error.retry_after == 1.0
+    assert "Core" not in error.message

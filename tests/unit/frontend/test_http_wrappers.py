@@ -26,6 +26,7 @@ from frontend.http.front_door import FrontDoor
 from frontend.http.keep_alive import KeepAlive
 from frontend.http.notes import current_notes, note_failure
 from frontend.http.streams import HeldStreams
+from frontend.http.turns import OneATurn
 from ttserve.errors import Reason, TTServeError
 from ttserve.tokens import Tokens
 
@@ -494,3 +495,29 @@ async def test_a_websocket_needs_a_key_too() -> None:
 
     assert await first_answer() == "websocket.close"
     assert await first_answer((b"x-api-key", b"k")) == "websocket.accept"
+
+
+# -- turns
+
+
+async def test_requests_that_come_at_once_begin_in_turns_of_their_own() -> None:
+    """So a device service hears from a frontend that a thousand ask at once."""
+    turn = 0
+    began: list[tuple[int, int]] = []
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def endpoint(request: Request) -> PlainTextResponse:
+        began.append((turn, int(request.query_params["number"])))
+        return PlainTextResponse("")
+
+    counting = asyncio.create_task(count_turns())
+    async with client(OneATurn(app("/", endpoint))) as http:
+        await asyncio.gather(*(http.post(f"/?number={i}") for i in range(20)))
+    counting.cancel()
+    assert len({turn for turn, _ in began}) == 20
+    assert [number for _, number in began] == list(range(20))

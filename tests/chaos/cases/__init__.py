@@ -1,0 +1,1 @@
+"""The cases of `make chaos`, a module for each kind of harm."""
