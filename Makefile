@@ -29,7 +29,7 @@ define install
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help serve install test test-all bench lint format proto
+.PHONY: help serve install test test-all bench chaos lint format proto
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ test-all: install  ## the slow tests too
 
 bench: install  ## measure, all or ONLY=name; writes bench.json
 	$(BIN)/python -m bench $(ONLY)
+
+chaos: install  ## do harm on the sim mesh, all or ONLY=name; writes chaos.json
+	$(BIN)/python -m tests.chaos $(ONLY)
 
 lint: install  ## format, rules, types, import contracts, protocol, generated code
 	$(BIN)/ruff format --check .

@@ -1,8 +1,8 @@
-"""A frontend that tells how many tasks its event loop holds.
+"""A frontend that tells which tasks its event loop holds.
 
     python -m tests.chaos.observed SOCKET [options of tt-frontend]
 
-Whoever connects to the Unix socket gets the number as a line. Counting looks at
+Whoever connects to the Unix socket gets a line for each. Listing them looks at
 every object of the process, so ask when nothing is measured.
 """
 
@@ -15,19 +15,21 @@ import sys
 import threading
 
 
-def unfinished_tasks() -> int:
-    """Tasks of all event loops that are not over."""
+def unfinished_tasks() -> list[str]:
+    """What the tasks of all event loops run that are not over."""
     # The collector knows all of them; asyncio's own sets differ between versions.
-    return sum(
-        isinstance(each, asyncio.Task) and not each.done() for each in gc.get_objects()
-    )
+    return [
+        getattr(each.get_coro(), "__qualname__", "?")
+        for each in gc.get_objects()
+        if isinstance(each, asyncio.Task) and not each.done()
+    ]
 
 
 def _tell(listener: socket.socket) -> None:
     while True:
         connection, _ = listener.accept()
         with connection:
-            connection.sendall(b"%d\n" % unfinished_tasks())
+            connection.sendall("\n".join(unfinished_tasks()).encode())
 
 
 def main() -> None:

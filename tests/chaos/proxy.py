@@ -70,7 +70,9 @@ class Proxy:
     async def _close(self) -> None:
         await self._freeze(accepting=False)
         for writer in self._writers:
-            writer.close()
+            writer.transport.abort()
+        closed = (writer.wait_closed() for writer in self._writers)
+        await asyncio.gather(*closed, return_exceptions=True)
 
     async def _connected(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

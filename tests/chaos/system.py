@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,10 @@ SPARE_FDS = 6
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one process holds: open files, event loop tasks (a frontend's), bytes."""
+    """What a frontend holds: open files, and what its event loop's tasks run."""
 
     fds: int
-    tasks: int
-    memory: int
+    tasks: Counter[str]
 
 
 class Frontend:
@@ -94,8 +94,9 @@ class Frontend:
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(20)
             asking.connect(str(self._socket))
-            tasks = int(asking.recv(64))
-        return Holding(process.num_fds(), tasks, process.memory_info().rss)
+            with asking.makefile() as lines:
+                tasks = Counter(line.strip() for line in lines)
+        return Holding(process.num_fds(), tasks)
 
 
 @dataclass
@@ -143,7 +144,8 @@ class System:
         lanes = [lane for state in states for lane in state.lanes]
         now = self.holdings()
         pairs = list(zip(now, before, strict=True))
-        return {
+        tasks = sum((n.tasks - b.tasks for n, b in pairs), Counter[str]())
+        counts = {
             "rows": sum(len(lane.rows) for lane in lanes),
             "waiting": sum(len(lane.waiting) for lane in lanes),
             "blocks": sum(lane.total_blocks - lane.free_blocks for lane in lanes),
@@ -153,9 +155,9 @@ class System:
                 abs(len(state.sessions) - len(self.frontends)) for state in states
             ),
             "open requests": sum(f.open_requests() for f in self.frontends),
-            "tasks": sum(max(0, n.tasks - b.tasks) for n, b in pairs),
             "fds": sum(max(0, n.fds - b.fds - SPARE_FDS) for n, b in pairs),
         }
+        return counts | {f"task {name}": count for name, count in tasks.items()}
 
     def settle(self, name: str, before: Sequence[Holding]) -> Result:
         """Wait until nothing is left, and say how much is."""

@@ -23,7 +23,7 @@ from ttserve.sim_model import PRINTABLE
 
 ROUNDS = 3
 DEADLINE = "<= 2"
-FAULTS = 14
+FAULTS = 16
 CLIENTS = 24
 PAUSE_SECONDS = (1.0, 4.0)
 STOP_SECONDS = (0.3, 8.0)
@@ -128,7 +128,11 @@ class Harm:
             mending: list[asyncio.Task[None]] = []
             for _ in range(FAULTS):
                 await asyncio.sleep(self.draw.uniform(*PAUSE_SECONDS))
-                mending.append(asyncio.create_task(self._one()))
+                while not (free := self._free()):  # noqa: ASYNC110 - processes
+                    await asyncio.sleep(0.1)
+                victim = self.draw.choice(free)
+                self._busy.add(victim.port)
+                mending.append(asyncio.create_task(self._one(victim)))
             await asyncio.gather(*mending)
             await asyncio.sleep(2)
         return load
@@ -140,16 +144,14 @@ class Harm:
             for away, since, until in self._away
         )
 
-    async def _one(self) -> None:
+    def _free(self) -> list[Victim]:
         victims: list[Victim] = [*self.system.devices, *self.system.frontends]
-        free = [victim for victim in victims if victim.port not in self._busy]
+        return [victim for victim in victims if victim.port not in self._busy]
+
+    async def _one(self, victim: Victim) -> None:
         kills = self.draw.random() < 0.5
         pause = self.draw.uniform(*STOP_SECONDS)
-        if not free:
-            return
-        victim = self.draw.choice(free)
         kind = "frontend" if isinstance(victim, Frontend) else "device"
-        self._busy.add(victim.port)
         since = time.monotonic()
         if kills:
             self.done[f"{kind} killed"] += 1
@@ -183,7 +185,7 @@ async def _asking(
             port = mine.choice(ports)
             load.add(port, await ask(port, prompt, mine.choice([1, 8, 64, 400])))
             if load.ends[-1].end is not End.RIGHT:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.5)
 
     clients = [asyncio.create_task(client()) for _ in range(CLIENTS)]
     try:
