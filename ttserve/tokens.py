@@ -3,7 +3,7 @@
 They come from a file, one a line, or from the environment or a command line.
 Several are valid at a time, so that one can be replaced without a gap: add the
 new one, change the callers, remove the old one. A file is read again when it
-changes. Nothing here shows a secret: not in `repr`, not in an error.
+changes, a pipe once. Nothing here shows a secret: not in `repr`, not in an error.
 """
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ class Tokens:
             raise ValueError("holds no token")
         self._take(values)
         self._stamp, self._complained = stamp, None
+        if not file.is_file():  # a pipe: opening it once more may wait for ever
+            self._file = None
 
     def _take(self, values: Sequence[str]) -> None:
         if not all(_USABLE.fullmatch(value) for value in values):

@@ -55,6 +55,11 @@ class Child:
     def name(self) -> str:
         return self._spec.name
 
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process whose end `run` has yet to return."""
+        return self._process is not None
+
     async def run(self) -> int:
         """Start the process and return its exit code, or minus the signal that
         killed it. All it printed has been shown by then.

@@ -61,6 +61,8 @@ class RollingRestart:
         self._console.say("rolling restart: done")
 
     async def _replace(self, frontend: Child) -> None:
+        if not frontend.is_running:  # ended by itself: the next start is a new one
+            return
         self._replaced = frontend
         self._ended.clear()
         frontend.interrupt()

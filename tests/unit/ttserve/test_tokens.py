@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -108,3 +110,19 @@ def test_no_secret_in_a_representation() -> None:
 )
 def test_bearer(header: str, token: str) -> None:
     assert bearer(header) == token
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """Nobody may be there to write into it again, and who reads is an event loop."""
+    pipe = tmp_path / "tokens"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as writer:
+        written = writer.submit(pipe.write_text, SECRET)
+        tokens = Tokens(file=pipe, source="--token-file")
+        written.result(10)
+    os.utime(pipe, (1, 1))
+    accepted: list[bool] = []
+    asking = Thread(target=lambda: accepted.append(tokens.accept(SECRET)), daemon=True)
+    asking.start()
+    asking.join(10)
+    assert accepted == [True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -97,3 +98,25 @@ def test_a_second_wish_waits_for_nothing_and_a_stop_ends_the_first(
     running.signal(signal.SIGTERM)
     assert running.exit_code() == 0
     assert not any("done" in line for line in running.lines)
+
+
+def test_a_frontend_that_has_just_died_is_not_replaced_once_more(
+    launch: Launch, tmp_path: Path
+) -> None:
+    """It is about to be started anyway: nobody has to end it, nor wait for its end."""
+    running = launch(
+        python(OBEDIENT), frontends=[python(OBEDIENT)], first_delay=1.0, grace=0.1
+    )
+    pids = dict(
+        (found[1], int(found[2]))
+        for found in (running.wait_for(r"(\w+) *\| pid (\d+)") for _ in range(2))
+    )
+    (tmp_path / "ready").touch()
+    running.wait_for(r"tt-serve *\| ready")
+    os.kill(pids["frontend0"], signal.SIGKILL)
+    running.wait_for("starting it again")
+    running.signal(signal.SIGUSR2)
+    running.wait_for("rolling restart: done")
+    restarted = running.wait_for(r"frontend0\| pid (\d+)")
+    assert is_alive(int(restarted[1]))
+    assert not any("not stopped" in line for line in running.lines)
