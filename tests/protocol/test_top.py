@@ -119,6 +119,30 @@ async def test_text_is_cut_before_numbers(service: Service) -> None:
     ]
 
 
+async def test_an_encoding_without_the_signs_of_the_picture(service: Service) -> None:
+    status, out, err = await run_top(
+        service.address, "--once", PYTHONIOENCODING="ascii"
+    )
+    assert (status, err) == (0, "")
+    assert out.isascii()
+    assert "? live" in out
+
+
+async def test_a_picture_that_cannot_be_written(service: Service) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "ttserve.top", service.address, "--once"),
+            stdout=full,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, err = await asyncio.wait_for(process.communicate(), SECONDS)
+    finally:
+        os.close(full)
+    assert process.returncode == 1
+    assert err.decode() == "tt-top: cannot write: No space left on device\n"
+
+
 async def test_nobody_is_there() -> None:
     status, out, err = await run_top("127.0.0.1:1", "--once")
     assert (status, out) == (1, "")
@@ -129,6 +153,8 @@ async def test_nobody_is_there() -> None:
     ("arguments", "said"),
     [
         (["nonsense", "--once"], "'nonsense' is not HOST:PORT"),
+        (["device:0", "--once"], "'device:0' is not HOST:PORT"),
+        (["device:65536", "--once"], "'device:65536' is not HOST:PORT"),
         (["--twice"], "unrecognized arguments: --twice"),
         ([], "this is no terminal: use --once"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ FRAME_SECONDS = 0.25
 ONCE_LINES = 60
 CANNOT_START = 2
 CANNOT_REACH = 1
+CANNOT_WRITE = 1
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
@@ -39,10 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         config = read_command_line(sys.argv[1:] if arguments is None else arguments)
         if not config.once and not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise StartupError("this is no terminal: use --once")
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # not all encodings have the bars
         sys.exit(asyncio.run(_run(config)))
     except StartupError as error:
         sys.stderr.write(f"tt-top: {error}\n")
         sys.exit(CANNOT_START)
+    except OSError as error:
+        sys.stderr.write(f"tt-top: cannot write: {error.strerror}\n")
+        sys.exit(CANNOT_WRITE)
     except KeyboardInterrupt:
         sys.exit(0)
 

@@ -19,7 +19,7 @@ from ttserve.errors import StartupError
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 PIPE_COLUMNS = 160  # nothing is cut
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\s,]+):\d{1,5}")
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\s,]+):(?P<port>\d{1,5})")
 
 _EPILOG = """\
 keys: q quit, p pause the view, left and right choose a lane (or all)
@@ -72,7 +72,8 @@ def read_command_line(
     parser.add_argument("--once", action="store_true", help="print one picture and end")
     add_channel_options(parser.add_argument_group("TLS and tokens"))
     options = parser.parse_args(arguments)
-    if not _ADDRESS.fullmatch(options.address):
+    address = _ADDRESS.fullmatch(options.address)
+    if address is None or not 0 < int(address["port"]) < 65536:
         raise StartupError(
             f"{options.address!r} is not HOST:PORT (for example {DEFAULT_ADDRESS} "
             "or [::1]:50051)"
