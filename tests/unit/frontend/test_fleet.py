@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -192,6 +193,37 @@ async def test_a_name_is_looked_up() -> None:
     (found,) = await lookup.addresses()
     assert (str(found), found.server_name) == ("127.0.0.1:7", "localhost")
     assert lookup.failure == ""
+
+
+V4, V6 = socket.AF_INET, socket.AF_INET6
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (
+            [(V4, "10.0.0.2"), (V4, "10.0.0.1"), (V4, "10.0.0.2")],
+            ["10.0.0.1:7", "10.0.0.2:7"],
+        ),
+        ([(V6, "fd00::1"), (V4, "10.0.0.1")], ["10.0.0.1:7"]),
+        ([(V6, "fd00::2"), (V6, "fd00::1")], ["[fd00::1]:7", "[fd00::2]:7"]),
+    ],
+)
+async def test_every_address_of_a_name_is_a_device_service(
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[tuple[socket.AddressFamily, str]],
+    expected: list[str],
+) -> None:
+    """The resolver's answers are what a headless service of Kubernetes gives."""
+
+    async def resolve(host: str, port: int, **how: object) -> list[object]:
+        assert (host, port) == ("devices", 7)
+        return [(family, 1, 6, "", (address, port)) for family, address in answers]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    found = await Lookup(DeviceAddress("devices", 7)).addresses()
+    assert [str(address) for address in found] == expected
+    assert {address.server_name for address in found} == {"devices"}
 
 
 async def test_a_name_that_cannot_be_looked_up() -> None:
