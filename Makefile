@@ -6,7 +6,7 @@ GRPC_PORT ?= 50051
 FRONTENDS ?= 1
 ARGS ?=
 TESTS ?= tests
-# Processes that share the tests; one of them has all tests that start services.
+# Processes that share the tests, file by file, those that start services first.
 WORKERS ?= 2
 ONLY ?=
 
@@ -16,7 +16,7 @@ CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.12 python3.13 python3)
 WILL_DO := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
 
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # $(call install,serve) or $(call install,test)
 define install
