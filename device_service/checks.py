@@ -19,7 +19,6 @@ from ttserve.errors import Reason, TTServeError, invalid_field, unsupported
 
 MAX_REQUEST_ID_BYTES = 256
 MAX_TEXT_BYTES = 1024
-MAX_TRACE_HEADERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +84,9 @@ def check_names(subject: Subject) -> None:
             "request_id",
             f"request_id must have 1 to {MAX_REQUEST_ID_BYTES} bytes, not {size}",
         )
-    headers = request.trace_headers or {}
-    if len(headers) > MAX_TRACE_HEADERS:
-        raise invalid_field(
-            "trace_headers", f"at most {MAX_TRACE_HEADERS} trace headers are taken"
-        )
     texts = {
         "external_request_id": subject.submission.external_request_id,
         "cache_salt": request.cache_salt or "",
-        "trace_headers": max(chain(headers, headers.values()), key=len, default=""),
     }
     for field, text in texts.items():
         if len(text.encode()) > MAX_TEXT_BYTES:

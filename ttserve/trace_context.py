@@ -11,7 +11,10 @@ from collections.abc import Iterable, Mapping
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
 
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}.*")
+# Later versions may add fields behind; what is too long to be one is malformed.
+_TRACEPARENT = re.compile(
+    r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.{0,200})?"
+)
 _INVALID = "0" * 32, "0" * 16
 _MOST_STATE = 512
 """Characters of `tracestate` that must be passed on; longer ones may be dropped."""
