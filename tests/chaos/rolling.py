@@ -51,6 +51,8 @@ class Outcome:
     failures: Counter[str] = field(default_factory=Counter)
     slowest_seconds: float = 0.0
     restart_seconds: float = 0.0
+    rate: float = 0.0
+    """Requests per second that were sent: fewer than asked for where cores lack."""
 
     @property
     def failed(self) -> int:
@@ -58,7 +60,7 @@ class Outcome:
 
     def __str__(self) -> str:
         return (
-            f"{self.requests} requests, {self.failed} failed "
+            f"{self.requests} requests, {self.rate:.0f} a second, {self.failed} failed "
             f"{dict(self.failures) or ''}, slowest {self.slowest_seconds:.2f} s, "
             f"restart took {self.restart_seconds:.1f} s"
         )
@@ -95,6 +97,7 @@ async def _send(
             outcome.requests += 1
             due = began + outcome.requests / rate
             await asyncio.sleep(max(0.0, due - loop.time()))
+        outcome.rate = outcome.requests / (loop.time() - began)
 
 
 async def _all_of(tasks: list[asyncio.Task[None]]) -> None:
@@ -240,8 +243,9 @@ def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
+    """Other processes make it true. Asks in a thread: this one has requests to send."""
     async with asyncio.timeout(READY_SECONDS):
-        while not condition():  # noqa: ASYNC110 - other processes make it true
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.05)
 
 

@@ -20,4 +20,5 @@ def rolling(setting: Setting) -> Iterator[Result]:
         outcome = asyncio.run(roll(directory))
         say(f"  {name}: {outcome}")
         yield result(f"rolling.{name}_requests", outcome.requests, "requests")
+        yield result(f"rolling.{name}_rate", outcome.rate, "requests/s", ">= 45")
         yield result(f"rolling.{name}_failed", outcome.failed, "requests", "<= 0")
