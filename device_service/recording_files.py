@@ -61,7 +61,7 @@ class RecordingFiles:
         self._engine: Engine | None = None
         self._writing: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._loop.add_signal_handler(signal.SIGUSR1, self._write, "signal")
+        self._loop.add_signal_handler(signal.SIGUSR1, self._on_signal)
 
     def follow(self, engine: Engine) -> None:
         """Record this engine, and what ends it, should it die."""
@@ -77,6 +77,11 @@ class RecordingFiles:
         """Wait for what is being written, but not for long."""
         if self._writing:
             await asyncio.wait(self._writing, timeout=LAST_WRITE_SECONDS)
+
+    def _on_signal(self) -> None:
+        """One at a time: many signals must hold up neither the loop nor the disk."""
+        if not self._writing:
+            self._write("signal")
 
     def _write(self, reason: str) -> None:
         task = asyncio.create_task(self._record(reason))
