@@ -48,8 +48,14 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.keepalive_time_ms", 10_000),
+    # A connection that hangs is given up after 6 s, so that the next session gets
+    # another one. gRPC's keepalive alone waits for the ping's own timeout, which is
+    # a minute, and asks so often only while data comes. No less than 5 s, because
+    # it would count as silence what a frontend has slept.
+    ("grpc.keepalive_time_ms", 1_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
     # Whether to ask again is ours to decide, never the transport's.
     ("grpc.enable_retries", 0),
 )

@@ -21,6 +21,7 @@ from frontend.device.connection import (
     ModelChanged,
 )
 from frontend.device.session import Session
+from tests.chaos.proxy import Proxy
 from tests.support.fake_device import FakeDevice, model
 from ttserve.errors import Reason, StartupError, TTServeError
 from ttserve.v1.device_pb2 import AttachRequest, AttachResponse, OpenSession
@@ -76,9 +77,12 @@ class Recorder:
 class Attached:
     """A connection in the making, on its own task."""
 
-    def __init__(self, device: FakeDevice, liveness: Liveness) -> None:
+    def __init__(
+        self, device: FakeDevice, liveness: Liveness, address: str | None = None
+    ) -> None:
+        """`address` is where to connect instead of the device's own."""
         self.recorder = Recorder()
-        self._channel = open_channel(parse_device_address(device.address))
+        self._channel = open_channel(parse_device_address(address or device.address))
         self.looks = 0
         self.connection = Connection(
             (device.address, self._channel),
@@ -184,6 +188,22 @@ async def test_one_that_is_not_there_is_not_called_silent(
     device.kill()
     await attached.until(lambda: "cannot be reached" in attached.connection.reason)
     assert attached.connection.state is DeviceState.ABSENT
+
+
+async def test_a_connection_that_hangs_is_replaced(device: FakeDevice) -> None:
+    """Nobody closes it: it stands still, as after a firewall has forgotten it."""
+    with Proxy(int(device.address.rpartition(":")[2])).running() as proxy:
+        attached = Attached(device, QUICK, f"127.0.0.1:{proxy.port}")
+        try:
+            await attached.until_state(DeviceState.READY)
+            await asyncio.to_thread(proxy.freeze, accepting=True)
+            await attached.until_state(DeviceState.ABSENT)
+            # gRPC needs 6 s to give it up, and OPEN_SECONDS may be under way.
+            await attached.until(
+                lambda: attached.connection.state is DeviceState.READY, seconds=20
+            )
+        finally:
+            await attached.close()
 
 
 async def test_our_own_sleep_is_not_their_silence(
