@@ -23,7 +23,7 @@ from tests.support.stack import DeviceProcess
 
 SETTLE_SECONDS = 30.0
 POLL_SECONDS = 0.2
-READY_SECONDS = 300.0
+READY_SECONDS = 900.0
 # Connections that gRPC keeps or drops as it likes.
 SPARE_FDS = 6
 

@@ -78,22 +78,11 @@ def fuzz_http(setting: Setting) -> Iterator[Result]:
         asyncio.run(all_right(system.ports, 16))
         before = system.holdings()
         port = system.ports[0]
-        bodies = st.tuples(st.sampled_from(PATHS), _bodies())
-        for name, strategy, send in (
-            ("bytes", _mutated(request([72, 101], 3)), lambda sent: sent),
-            ("json", bodies, lambda sent: _post(*sent)),
-        ):
+        nearly = _mutated(request([72, 101], 3))
+        posts = st.builds(_post, st.sampled_from(PATHS), _bodies())
+        for name, strategy in (("bytes", nearly), ("json", posts)):
             answers: Counter[str] = Counter()
-
-            def try_one(
-                sent: Any,
-                send: Callable[[Any], bytes] = send,
-                answers: Counter[str] = answers,
-            ) -> None:
-                answer = asyncio.run(_exchange(port, send(sent)))
-                answers[_judge_http(answer)] += 1
-
-            found = search(strategy, try_one, setting.seed)
+            found = search(strategy, _asker(port, answers), setting.seed)
             say(f"  {name}: {dict(answers)}")
             yield result(f"fuzz-http.{name}", answers.total(), "requests")
             yield result(f"fuzz-http.{name}_wrong", found, "kinds", "<= 0")
@@ -126,6 +115,13 @@ def openapi(setting: Setting) -> Iterator[Result]:
         yield result("openapi.exit_status", status, "", "<= 0")
         yield from still_right("openapi", system)
         yield system.settle("openapi", before)
+
+
+def _asker(port: int, answers: Counter[str]) -> Callable[[bytes], None]:
+    def ask(sent: bytes) -> None:
+        answers[_judge_http(asyncio.run(_exchange(port, sent)))] += 1
+
+    return ask
 
 
 def _bodies() -> st.SearchStrategy[Any]:
