@@ -11,7 +11,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,9 +59,8 @@ def _replay(data: bytes, *, step: int | None, as_json: bool) -> int:
 
     recording = decode(data)
     _check_step(recording, step)
-    # What fails in a replay failed when it was recorded, or is the difference.
-    logging.getLogger("device_service").setLevel(logging.CRITICAL)
-    replayed = replay(recording)
+    with _quiet_engine():
+        replayed = replay(recording)
     if as_json:
         sys.stdout.write(json.dumps(as_object(replayed)) + "\n")
     elif step is not None:
@@ -68,6 +68,18 @@ def _replay(data: bytes, *, step: int | None, as_json: bool) -> int:
     else:
         sys.stdout.write(report(replayed) + "\n")
     return 0 if replayed.difference is None else DIFFERENT_STATUS
+
+
+@contextmanager
+def _quiet_engine() -> Iterator[None]:
+    """What fails in a replay failed when it was recorded, or is the difference."""
+    engine = logging.getLogger("device_service")
+    level = engine.level
+    engine.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        engine.setLevel(level)
 
 
 def _check_step(recording: Recording, step: int | None) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import pytest
 
+from device_service.replay.__main__ import main as replay_main
 from ttserve.sim_model import sim_model_dir
 from ttserve.v1 import device_pb2, device_pb2_grpc, step_pb2
 
@@ -298,7 +299,7 @@ def test_a_second_signal_ends_it_at_once(services: list[Service]) -> None:
 
 
 def test_a_dead_engine_ends_the_process(
-    services: list[Service], tmp_path: Path
+    services: list[Service], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And leaves a recording, as SIGUSR1 does without ending anything."""
     poison = ("--additional-config.tt.sim.poison_step", "4")
@@ -324,15 +325,7 @@ def test_a_dead_engine_ends_the_process(
     (fatal,) = [it for it in service.lines if "recording of 4 steps (fatal): " in it]
     files = [Path(line.split()[-1]) for line in (asked_for, fatal)]
     assert sorted(tmp_path.iterdir()) == sorted(files)
-    outcomes = [
-        subprocess.run(
-            [sys.executable, "-m", "device_service.replay", file],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        for file in files
-    ]
-    assert [it.returncode for it in outcomes] == [0, 0], outcomes
-    assert "replayed 2 steps: every decision is equal" in outcomes[0].stdout
-    assert "the engine had ended: MeshPoisoned" in outcomes[1].stdout
+    assert [replay_main([str(file)]) for file in files] == [0, 0]
+    said = capsys.readouterr().out
+    assert "replayed 2 steps: every decision is equal" in said
+    assert "the engine had ended: MeshPoisoned" in said
