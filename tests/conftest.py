@@ -15,6 +15,7 @@ prepare_device_service(model=None)
 # A suite for any server, with settings of its own; tests/e2e runs it.
 collect_ignore = ["tt"]
 
+
 @pytest.fixture(autouse=True)
 def _variables_are_read_anew() -> Iterator[None]:
     """A frontend's engine makes vLLM remember its variables for good; a test's
