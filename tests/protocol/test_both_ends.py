@@ -152,7 +152,7 @@ def test_the_rest_of_the_request_arrives() -> None:
         structured,
         cache_salt="salt",
         priority=-7,
-        trace_headers={"traceparent": "00-1"},
+        trace_headers={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"},
         external_req_id="from-outside",
         reasoning_ended=True,
         reasoning_parser_kwargs={"x": [1]},
