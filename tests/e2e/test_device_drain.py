@@ -73,6 +73,7 @@ def test_nobody_holds_up_a_drain(tmp_path: Path) -> None:
     with (
         started(tmp_path, *options, *profile) as service,
         ThreadPoolExecutor() as pool,
+        contextlib.ExitStack() as connections,
     ):
         service.wait_until_serving()
         device, channel = service.device, grpc.insecure_channel(service.address)
@@ -81,13 +82,19 @@ def test_nobody_holds_up_a_drain(tmp_path: Path) -> None:
             service.inspector.WatchSteps(inspector_pb2.WatchStepsRequest()),
             device.Generate(
                 device_pb2.GenerateRequest(
-                    prompt_token_ids=[40], stop=ENDLESS, logprobs=LOGPROBS
+                    prompt_token_ids=[40],
+                    stop=ENDLESS,
+                    ignore_eos=True,
+                    logprobs=LOGPROBS,
                 )
             ),
         ]
         wait_for(lambda: service.live_requests() == 9)
         silent = [
-            socket.create_connection(("127.0.0.1", service.port)) for _ in range(2)
+            connections.enter_context(
+                socket.create_connection(("127.0.0.1", service.port))
+            )
+            for _ in range(2)
         ]
         silent[1].sendall(HTTP2_PREFACE)
 
@@ -95,6 +102,7 @@ def test_nobody_holds_up_a_drain(tmp_path: Path) -> None:
             request = device_pb2.GenerateRequest(
                 prompt_token_ids=[40],
                 stop=generation_pb2.StopRules(max_output_tokens=tokens),
+                ignore_eos=not constraint,
                 structured_output=generation_pb2.StructuredOutput(**constraint),
             )
             if not constraint:
@@ -124,8 +132,6 @@ def test_nobody_holds_up_a_drain(tmp_path: Path) -> None:
         assert "Traceback" not in service.log
         for call in deaf:
             call.cancel()
-        for connection in silent:
-            connection.close()
         channel.close()
 
 
