@@ -41,6 +41,7 @@ class Relay:
         self._news = {"trouble": to_json("connecting")}
         self._instance_id = ""
         self._watching: asyncio.Task[None] | None = None
+        self.ended = False
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -100,6 +101,7 @@ class Relay:
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """Watching ends by itself only with its channel."""
         if task is self._watching:
+            self.ended = True
             self.end("this device service is not used any more")
 
     def _tell(self, name: str, value: str) -> None:
@@ -126,7 +128,9 @@ class Relays:
             raise UnknownDevice(name)
         if sum(map(len, self._relays.values())) >= MAX_READERS:
             raise TooManyReaders
-        relay = self._relays.setdefault(name, Relay(devices[name], self._devices))
+        relay = self._relays.get(name)
+        if relay is None or relay.ended:  # a slow browser may still be at the old one
+            relay = self._relays[name] = Relay(devices[name], self._devices)
         reader = Reader()
         reader.tell("devices", to_json(list(devices)))
         relay.join(reader)
@@ -134,7 +138,9 @@ class Relays:
 
     def leave(self, name: str, reader: Reader) -> None:
         """Look no longer."""
-        relay = self._relays[name]
+        relay = self._relays.get(name)
+        if relay is None:
+            return
         relay.leave(reader)
         if not len(relay):
             del self._relays[name]

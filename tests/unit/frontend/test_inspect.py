@@ -127,6 +127,25 @@ async def test_a_device_service_that_is_taken_off_the_list(
     await second.close(None)
 
 
+async def test_one_that_comes_back_is_seen_though_a_slow_browser_is_left_over(
+    device: InspectedDevice,
+) -> None:
+    channels = {"first": grpc.aio.insecure_channel(device.address)}
+    relays = Relays(lambda: channels)
+    name, slow = relays.join("first")
+    await message_with(slow, "state")
+    await channels["first"].close(None)
+    await message_with(slow, "end")
+    channels["first"] = grpc.aio.insecure_channel(device.address)
+    name, fresh = relays.join("first")
+    device.inspector.step(1)
+    message = await message_with(fresh, "steps")
+    assert [step["number"] for step in message["steps"]] == [1]
+    relays.leave(name, slow)
+    relays.leave(name, fresh)
+    await channels["first"].close(None)
+
+
 async def test_losses_on_the_way_are_told(
     device: InspectedDevice, relays: Relays
 ) -> None:
