@@ -13,7 +13,7 @@ import ttserve
 from ttserve.errors import StartupError
 from ttserve.launcher.flags import Owner, sort_flags
 
-# The gRPC port asks nobody who they are.
+# Others reach the gRPC port only where a device service is started by itself.
 GRPC_HOST = "127.0.0.1"
 MOST_FRONTENDS = 64
 MOST_DEVICES = 64
