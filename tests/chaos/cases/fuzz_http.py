@@ -20,7 +20,7 @@ from tests.chaos.registry import Setting, case
 from tests.chaos.streams import HOST, TRACES, all_right, request
 from tests.chaos.system import running
 
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 2.0
 SMALL = ("--max-num-seqs", "16", "--max-model-len", "256")
 PATHS = (
     "/v1/completions",
