@@ -2,7 +2,8 @@
 
 vLLM checks most of it too, but accepts some fields and ignores them, names no
 parameter in many of its errors, and does some work before it refuses. Types are
-left to vLLM: a check here passes over what is not of the type it is about.
+left to vLLM, but for those that its validators trip over: a check here passes over
+what is not of the type it is about.
 """
 
 from __future__ import annotations
@@ -93,6 +94,13 @@ _UNSERVED: dict[str, tuple[object, str]] = {
 }
 """Fields that ask for something we cannot do, with the value that asks for nothing."""
 
+_TYPES: dict[str, tuple[type, str]] = {
+    "messages": (list, "a list"),
+    "tools": (list, "a list"),
+    "structured_outputs": (dict, "an object"),
+}
+"""Fields whose type vLLM's validators take for granted."""
+
 _GUIDED = (
     "guided_json",
     "guided_regex",
@@ -138,16 +146,13 @@ def checks(served: Served) -> dict[str, Callable[[dict[str, Any]], None]]:
         if isinstance(tokens, list) and _is_token_ids(tokens):
             _check_ids(tokens, served.vocab_size, "tokens")
 
-    def other(fields: Fields) -> None:
-        """Nothing but a JSON object is asked for."""
-
     return {
         "/v1/completions": completion,
         "/v1/chat/completions": chat,
         "/v1/responses": response,
         "/v1/messages": message,
-        "/v1/messages/count_tokens": other,
-        "/tokenize": other,
+        "/v1/messages/count_tokens": _check_conversation,
+        "/tokenize": _check_conversation,
         "/detokenize": detokenize,
     }
 
@@ -161,6 +166,7 @@ def _check_common(fields: Fields, served: Served) -> None:
     for name in _GUIDED:
         if fields.get(name) is not None:
             raise BadField(name, f"{name} no longer exists: use structured_outputs")
+    _check_types(fields)
     _check_stop(fields)
     _check_min_tokens(fields)
     _check_priority(fields, served)
@@ -168,6 +174,18 @@ def _check_common(fields: Fields, served: Served) -> None:
     request_id = fields.get("request_id")
     if isinstance(request_id, str) and len(request_id.encode()) > MAX_REQUEST_ID:
         raise BadField("request_id", f"request_id has more than {MAX_REQUEST_ID} bytes")
+
+
+def _check_conversation(fields: Fields) -> None:
+    _check_types(fields)
+    _check_messages(fields)
+
+
+def _check_types(fields: Fields) -> None:
+    for name, (kind, words) in _TYPES.items():
+        value = fields.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise BadField(name, f"{name} must be {words}")
 
 
 def _check_stop(fields: Fields) -> None:
@@ -236,8 +254,15 @@ def _check_count(fields: Fields, most: int) -> None:
 
 
 def _check_messages(fields: Fields) -> None:
-    if fields.get("messages") == []:
+    messages = fields.get("messages")
+    if messages is None and "messages" in fields:
+        raise BadField("messages", "messages must be a list")
+    if messages == []:
         raise BadField("messages", "messages must not be empty")
+    for message in messages or ():
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        if calls is not None and not isinstance(calls, list):
+            raise BadField("messages", "tool_calls of a message must be a list")
 
 
 def _check_prompt(prompt: object, vocab_size: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import traceback
 from http import HTTPStatus
 from typing import Any
 
@@ -25,6 +26,13 @@ _PARAMETER_NOTE = re.compile(r" \(parameter=[a-z_]+(, value=.*)?\)$", re.DOTALL)
 """vLLM repeats at the end of a message what `param` says, and the client's value."""
 
 
+_READS_THE_BODY = {
+    ("fastapi.dependencies.utils", "request_body_to_args"),
+    ("vllm.entrypoints.chat_utils", "parse_chat_messages_async"),
+}
+"""Functions below which any exception is about what the client sent."""
+
+
 class ErrorEnvelope:
     """Rewrites error bodies; turns an exception into one."""
 
@@ -38,17 +46,17 @@ class ErrorEnvelope:
         sender = _Sender(scope, send)
         try:
             await self._app(scope, receive, sender.send)
-        except Exception:
+        except Exception as exception:
             if sender.started:
                 raise
             failure = current_notes().failure
-            if failure is None:
+            if failure is not None:
+                error = from_failure(failure)
+            elif _is_about_the_body(exception):
+                error = HttpError(400, "a field of the body has a wrong type")
+            else:
                 logger.exception("%s %s failed", scope["method"], scope["path"])
-            error = (
-                from_failure(failure)
-                if failure
-                else HttpError(500, "internal error: see the frontend's log")
-            )
+                error = HttpError(500, "internal error: see the frontend's log")
             await error.response(route_path(scope))(scope, receive, send)
 
 
@@ -98,6 +106,15 @@ class _Sender:
             # A health report says more than its error.
             content = {k: v for k, v in found.items() if k != "detail"} | content
         return json.dumps(content, ensure_ascii=False).encode()
+
+
+def _is_about_the_body(error: Exception) -> bool:
+    """Whether something tripped over a value of the body that it did not expect."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(
+        (frame.f_globals.get("__name__"), frame.f_code.co_name) in _READS_THE_BODY
+        for frame, _ in frames
+    )
 
 
 def _is_plain_error(start: Message) -> bool:

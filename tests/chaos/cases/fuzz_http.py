@@ -40,6 +40,18 @@ FIELDS = (
     *("bad_words", "allowed_token_ids", "prompt_logprobs", "truncate_prompt_tokens"),
     *("max_completion_tokens", "best_of", "suffix", "metadata", "add_special_tokens"),
 )
+NAMES = (
+    *("role", "content", "type", "text", "name", "arguments", "function", "tool_calls"),
+    *("tool_call_id", "image_url", "url", "json_schema", "schema", "strict", "json"),
+    *("regex", "choice", "grammar", "structural_tag", "format", "include_usage"),
+)
+"""Of the objects inside a body."""
+WORDS = (
+    *("user", "system", "assistant", "tool", "developer", "text", "input_text"),
+    *("image_url", "function", "message", "function_call", "function_call_output"),
+    *("reasoning", "json_schema", "json_object", "structural_tag", "auto", "none"),
+    *("required", "object", "string", "{", "a|", "root ::= ", "ttserve-sim"),
+)
 SCALARS = (
     st.none()
     | st.booleans()
@@ -47,12 +59,13 @@ SCALARS = (
     | st.integers(-2, 300)
     | st.floats()
     | st.text(max_size=20)
+    | st.sampled_from(WORDS)
 )
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from([*FIELDS, "role", "content", "type"]), inner)
+        | st.dictionaries(st.sampled_from([*FIELDS, *NAMES]), inner, max_size=5)
     ),
     max_leaves=8,
 )
@@ -93,7 +106,9 @@ def fuzz_http(setting: Setting) -> Iterator[Result]:
 @case("openapi", shows="schemathesis finds no server error behind our OpenAPI document")
 def openapi(setting: Setting) -> Iterator[Result]:
     """Requests made from the document: right ones and wrong ones."""
-    with running(setting.directory, decode_ms=0, device_options=SMALL) as system:
+    # Many of these requests say nothing about their length.
+    short = (*SMALL, "--override-generation-config", '{"max_new_tokens": 4}')
+    with running(setting.directory, decode_ms=0, device_options=short) as system:
         asyncio.run(all_right(system.ports, 16))
         before = system.holdings()
         log = setting.directory / "schemathesis.log"
@@ -104,7 +119,7 @@ def openapi(setting: Setting) -> Iterator[Result]:
                     *(f"{system.frontends[0].url}/openapi.json", "--no-color"),
                     *("--checks", "not_a_server_error", "--max-examples", "25"),
                     *("--seed", str(setting.seed), "--request-timeout", "60"),
-                    *("--phases", "examples,coverage,fuzzing"),
+                    *("--phases", "examples,coverage,fuzzing", "--workers", "4"),
                 ],
                 stdout=output,
                 stderr=output,

@@ -17,6 +17,13 @@ from tests.support.fake_device import (
     FakeDevice,
 )
 
+FILE_AS_OUTPUT = {
+    "type": "function_call_output",
+    "id": "",
+    "call_id": None,
+    "status": "completed",
+    "output": [{"type": "input_file", "detail": None}],
+}
 JSON = {"content-type": "application/json"}
 
 
@@ -107,6 +114,24 @@ def test_refused_chat(http: httpx.Client, field: str, value: object) -> None:
     messages = [{"role": "user", "content": "x"}]
     body = {"model": SERVED_NAME, "messages": messages, "logprobs": True, field: value}
     assert envelope(http.post("/v1/chat/completions", json=body), 400)["param"] == field
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        (
+            "/v1/responses",
+            {"input": [FILE_AS_OUTPUT]},
+            "wrong type",
+        ),
+        ("/v1/chat/completions", {"messages": [{"role": "user"}, 1]}, "messages"),
+        ("/tokenize", {"messages": None}, "messages"),
+    ],
+)
+def test_what_vllm_trips_over_is_the_clients_error(
+    http: httpx.Client, path: str, body: dict[str, Any], words: str
+) -> None:
+    assert words in envelope(http.post(path, json=body), 400)["message"]
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e400"])

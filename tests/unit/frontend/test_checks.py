@@ -72,6 +72,24 @@ def test_refused(fields: dict[str, Any], field: str) -> None:
     assert refused_field(COMPLETION, **{"prompt": "x"} | fields) == field
 
 
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": {"role": "user"}}, "messages"),
+        ({"messages": [{"role": "assistant", "tool_calls": 1}]}, "messages"),
+        ({"messages": [1, {"role": "user"}]}, None),
+        ({"structured_outputs": []}, "structured_outputs"),
+        ({"tools": 2}, "tools"),
+        ({"tools": None, "structured_outputs": None}, None),
+    ],
+)
+def test_types_that_vllm_takes_for_granted(
+    fields: dict[str, Any], field: str | None
+) -> None:
+    assert refused_field(CHAT, **fields) == field
+
+
 @settings(deadline=None)
 @given(st.sampled_from(sorted(RANGES)), st.floats() | st.integers())
 def test_ranges_are_sharp(name: str, value: float) -> None:

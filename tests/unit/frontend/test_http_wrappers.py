@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel, model_validator
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
@@ -31,6 +33,15 @@ from ttserve.errors import Reason, TTServeError
 from ttserve.tokens import Tokens
 
 FULL = TTServeError(Reason.QUEUE_FULL, "the queue is full", retry_after=4.2)
+
+
+class Careless(BaseModel):
+    """Its validator takes a type for granted, as some of vLLM's do."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def trip(cls, data: Any) -> Any:
+        return data["kind"].get("secret")
 
 
 def client(app: ASGIApp) -> httpx.AsyncClient:
@@ -90,6 +101,20 @@ async def test_a_crash_is_an_error_too() -> None:
         response = await http.get("/x")
     assert response.status_code == 500
     assert "secret" not in response.text
+
+
+async def test_a_validator_that_trips_over_the_body_is_the_clients_error() -> None:
+    api = FastAPI()
+
+    @api.post("/x")
+    async def endpoint(body: Careless) -> None:
+        raise AssertionError
+
+    api.add_middleware(ErrorEnvelope)
+    async with client(in_context(api)) as http:
+        response = await http.post("/x", json={"kind": []})
+    assert response.status_code == 400
+    assert "a wrong type" in response.json()["error"]["message"]
 
 
 async def test_retry_after_comes_from_the_failure() -> None:
