@@ -156,6 +156,8 @@ def parse_args(
     engine = {name: value for name, value in values.items() if name not in _OWN}
     defaults = {name: parser.get_default(name) for name in engine}
     tt = parse_tt_options(engine["additional_config"])
+    if values["metrics_host"] and values["metrics_port"] is None:
+        raise StartupError("--metrics-host needs --metrics-port")
     return DeviceConfig(
         model=values["model"],
         engine=MappingProxyType(engine),
@@ -171,7 +173,7 @@ def parse_args(
         enable_vllm_grpc=values["enable_vllm_grpc"],
         step_ring=values["step_ring"],
         metrics_port=values["metrics_port"],
-        metrics_host=values["metrics_host"],
+        metrics_host=values["metrics_host"] or "127.0.0.1",
         recording_dir=values["recording_dir"] or cache_dir(environ) / "recordings",
         kv_cache_fraction=values["kv_cache_fraction"],
         threads=values["threads"] or default_threads(_cores()),

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from device_service.recording_directory import make_directory
 from ttserve.logs import FORMATS
 
 
@@ -27,16 +28,25 @@ def add_observing_options(own: Any) -> None:
     own.add_argument(
         "--metrics-host",
         metavar="HOST",
-        default="127.0.0.1",
-        help="Address of the metrics port.",
+        help="Address of the metrics port. Unset means 127.0.0.1.",
     )
     own.add_argument(
         "--recording-dir",
         metavar="DIR",
-        type=Path,
+        type=_writable_directory,
         help="Where recordings are written when the engine dies and on SIGUSR1; the "
         "newest 16 are kept. Unset means ttserve/recordings in the user's cache.",
     )
+
+
+def _writable_directory(text: str) -> Path:
+    try:
+        make_directory(Path(text))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"nothing can be written to {text}: {error.strerror}"
+        ) from None
+    return Path(text)
 
 
 def _port(text: str) -> int:

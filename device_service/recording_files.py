@@ -7,6 +7,7 @@ here needs the engine thread: an engine that hangs in a step is recorded too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from device_service.codec.recording import encode
 from device_service.engine import Engine
 from device_service.recording.recorder import Recording
+from device_service.recording_directory import make_directory
 from device_service.wording import one_line
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,9 @@ SUFFIX = ".ttrec"
 MOST_FILES = 16
 """Recordings kept in a directory; the oldest go first."""
 
+LONGEST_WRITE_SECONDS = 3600.0
+"""Nothing is still being written to a file that has not changed for so long."""
+
 LAST_WRITE_SECONDS = 1.0
 """How long the end of a process waits for the recording of what ended it."""
 
@@ -32,9 +37,10 @@ LAST_WRITE_SECONDS = 1.0
 def write_recording(directory: Path, recording: Recording) -> Path:
     """Write a file that only its owner can read, whole or not at all.
 
-    Removes the oldest beyond MOST_FILES. Any thread. Raises OSError.
+    Removes the oldest beyond MOST_FILES, and what a process that was killed had
+    begun. Any thread. Raises OSError.
     """
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_directory(directory)
     moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime(recording.unix_seconds))
     millis = int(recording.unix_seconds % 1 * 1000)
     name = f"{moment}.{millis:03}Z-{os.getpid()}-{recording.reason}{SUFFIX}"
@@ -47,6 +53,11 @@ def write_recording(directory: Path, recording: Recording) -> Path:
     except BaseException:
         Path(part).unlink(missing_ok=True)
         raise
+    written = (directory / name).stat().st_mtime
+    for begun in directory.glob(f".*{SUFFIX}.*"):
+        with contextlib.suppress(FileNotFoundError):  # another service's, done now
+            if begun.stat().st_mtime < written - LONGEST_WRITE_SECONDS:
+                begun.unlink()
     for old in sorted(directory.glob(f"*{SUFFIX}"))[:-MOST_FILES]:
         old.unlink(missing_ok=True)
     return directory / name
@@ -58,6 +69,15 @@ class RecordingFiles:
     def __init__(self, directory: Path) -> None:
         """From now on SIGUSR1 asks for a recording."""
         self._directory = directory
+        try:
+            make_directory(directory)
+        except OSError as error:
+            logger.warning(
+                "recordings cannot be written to %s: %s; --recording-dir names another "
+                "place",
+                directory,
+                error.strerror,
+            )
         self._engine: Engine | None = None
         self._writing: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(arguments: Sequence[str]) -> int:
     try:
         leave_at_once()
+        # It asks device services for a recording, and would end a frontend.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         # Before anything imports vLLM, torch or tokenizers.
         prepare_frontend()
         config = read_command_line(arguments)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.json_format import MessageToJson
 
+import ttserve
 from device_service.codec.recording_entries import NotARecording, entries
 from ttserve.environment import prepare_device_service
 from ttserve.errors import StartupError
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from device_service.recording.recorder import Recording
 
 PROGRAM = "tt-replay"
+EXAMPLES = """examples:
+  kill -USR1 PID                     # of tt-device-service: its log names the file
+  tt-replay stall.ttrec              # what it holds, and whether all is equal
+  tt-replay stall.ttrec --step 4711  # what was decided about one step
+  tt-replay stall.ttrec --print | jq .   # what is in the file
+"""
 DIFFERENT_STATUS = 1
 USAGE_STATUS = 2
 
@@ -98,10 +105,13 @@ def _refuse(message: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="Replays a recording of tt-device-service on the simulated mesh "
-        "and compares every scheduling decision. Exit status: 0 all are equal, 1 they "
-        "differ, 2 the file cannot be replayed.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=EXAMPLES,
+        description="Replays a recording of tt-device-service on the simulated mesh\n"
+        "and compares every scheduling decision. Exit status: 0 all are equal,\n"
+        "1 they differ, 2 the file cannot be replayed.",
     )
+    parser.add_argument("--version", action="version", version=ttserve.__version__)
     parser.add_argument("file", metavar="FILE", help="A recording.")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Callable
@@ -16,12 +17,21 @@ from frontend.http.errors import HttpError, route_path
 
 JSON = "application/json"
 
+BODY_SECONDS = 30.0
+"""How long a body may stand still on its way."""
+
+_BODY_IS_UNREAD = (408, 413)
+
 Check = Callable[[dict[str, Any]], None]
 """Raises BadField."""
 
 
 class BodyTooLarge(Exception):
     """The client sent more than is read."""
+
+
+class BodyTooSlow(Exception):
+    """The client sends its body no further."""
 
 
 class ClientGone(Exception):
@@ -35,10 +45,17 @@ class JsonBody:
     malformed one is not always an error of the client, or not a short one.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, checks: dict[str, Check]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_bytes: int,
+        checks: dict[str, Check],
+        patience: float = BODY_SECONDS,
+    ) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._checks = checks
+        self._patience = patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
@@ -50,7 +67,11 @@ class JsonBody:
         except ClientGone:
             return
         if error is not None:
-            await error.response(path)(scope, receive, send)
+            answer = error.response(path)
+            if error.status in _BODY_IS_UNREAD:
+                # What else comes is no request.
+                answer.headers["Connection"] = "close"
+            await answer(scope, receive, send)
             return
         await self._app(scope, _replaying(body, receive), send)
 
@@ -69,13 +90,20 @@ class JsonBody:
             body = await self._collect(receive)
         except BodyTooLarge:
             return too_large, b""
+        except BodyTooSlow:
+            late = f"nothing of the body came for {self._patience:g} s"
+            return HttpError(408, late), b""
         return self._check(path, body), body
 
     async def _collect(self, receive: Receive) -> bytes:
         pieces: list[bytes] = []
         size = 0
         while True:
-            message = await receive()
+            try:
+                async with asyncio.timeout(self._patience):
+                    message = await receive()
+            except TimeoutError:
+                raise BodyTooSlow from None
             if message["type"] == "http.disconnect":
                 raise ClientGone
             piece = message.get("body", b"")

@@ -28,7 +28,11 @@ _PARAMETER_NOTE = re.compile(r" \(parameter=[a-z_]+(, value=.*)?\)$", re.DOTALL)
 
 _READS_THE_BODY = {
     ("fastapi.dependencies.utils", "request_body_to_args"),
+    ("vllm.entrypoints.anthropic.serving", "to_chat_completion_request"),
     ("vllm.entrypoints.chat_utils", "parse_chat_messages_async"),
+    ("vllm.entrypoints.openai.responses.utils", "construct_input_messages"),
+    ("vllm.entrypoints.openai.responses.utils", "construct_tool_dicts"),
+    ("vllm.renderers.online_renderer", "_render_responses_with_harmony"),
 }
 """Functions below which any exception is about what the client sent."""
 
@@ -53,6 +57,7 @@ class ErrorEnvelope:
             if failure is not None:
                 error = from_failure(failure)
             elif _is_about_the_body(exception):
+                logger.warning("%s not understood: %r", scope["path"], exception)
                 error = HttpError(400, "a field of the body has a wrong type")
             else:
                 logger.exception("%s %s failed", scope["method"], scope["path"])

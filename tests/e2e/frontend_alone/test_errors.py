@@ -24,6 +24,13 @@ FILE_AS_OUTPUT = {
     "status": "completed",
     "output": [{"type": "input_file", "detail": None}],
 }
+EMPTY_ANSWER = {
+    "type": "message",
+    "id": "",
+    "role": "assistant",
+    "status": "completed",
+    "content": [],
+}
 JSON = {"content-type": "application/json"}
 
 
@@ -124,6 +131,7 @@ def test_refused_chat(http: httpx.Client, field: str, value: object) -> None:
             {"input": [FILE_AS_OUTPUT]},
             "wrong type",
         ),
+        ("/v1/responses", {"input": [EMPTY_ANSWER]}, "wrong type"),
         ("/v1/chat/completions", {"messages": [{"role": "user"}, 1]}, "messages"),
         ("/tokenize", {"messages": None}, "messages"),
     ],

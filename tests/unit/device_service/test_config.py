@@ -43,6 +43,23 @@ def test_vllm_options_keep_their_names() -> None:
     assert config.engine["max_num_seqs"] == 8
 
 
+def test_a_host_for_metrics_needs_their_port() -> None:
+    with pytest.raises(StartupError, match="--metrics-host needs --metrics-port"):
+        parse("--metrics-host", "0.0.0.0")
+
+
+def test_recordings_need_a_directory_that_can_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        parse("--recording-dir", str(tmp_path / "file" / "below"))
+    [line] = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert "--recording-dir" in line
+    assert "nothing can be written to" in line
+    assert parse("--recording-dir", str(tmp_path / "new")).recording_dir.is_dir()
+
+
 @pytest.mark.parametrize(
     ("arguments", "field", "explicit"),
     [

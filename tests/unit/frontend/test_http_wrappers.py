@@ -355,6 +355,31 @@ async def test_a_disconnect_is_heard_behind_the_body() -> None:
     assert heard.is_set()
 
 
+async def test_a_body_that_stands_still() -> None:
+    messages: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b"{", "more_body": True}
+    ]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("not reached")
+
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
+    await JsonBody(inner, 100, {}, patience=0.01)(scope, receive, send)
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+    assert "0.01 s" in json.loads(sent[1]["body"])["error"]["message"]
+
+
 async def test_a_client_that_leaves_while_it_sends() -> None:
     async def inner(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("not reached")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import stat
 import time
 from collections.abc import Iterator
@@ -284,6 +285,18 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing(
     with pytest.raises(AttributeError):
         write_recording(tmp_path, broken)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_had_begun_is_removed(
+    interleaved: Recording, tmp_path: Path
+) -> None:
+    path = write_recording(tmp_path, interleaved)
+    begun, writing = (tmp_path / f".{path.name}.{end}" for end in ("begun", "writing"))
+    begun.touch()
+    writing.touch()
+    os.utime(begun, (0, 0))
+    newer = write_recording(tmp_path, replace(interleaved, unix_seconds=2e9))
+    assert {*tmp_path.iterdir()} == {path, newer, writing}
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"{}", b"GIF89a" * 20, b"\xff" * 64])
