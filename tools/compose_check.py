@@ -37,6 +37,13 @@ PROXY_METRICS = (
     "exec 3<>/dev/tcp/127.0.0.1/8404; "
     r"printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3"
 )
+# Prints what a container could do that it must not.
+CONFINEMENT = (
+    '[ "$(id -u)" != 0 ] || echo "it runs as root"; '
+    "(: > /written) 2>/dev/null && echo 'its root can be written'; "
+    'caps=$(sed -n "s/^CapEff:[[:space:]]*//p" /proc/self/status); '
+    '[ "$((16#$caps))" = 0 ] || echo "it has capabilities: $caps"; true'
+)
 COMPILERS = "for c in cc gcc g++ clang rustc cargo make; do command -v $c; done; true"
 
 
@@ -176,8 +183,18 @@ def check(composition: Composition, url: str) -> None:
         raise CheckFailed(f"only {answered()} of {FRONTENDS} frontends were asked")
     say(f"{FRONTENDS} frontends answered: {QUESTION} {EXPECTED}")
     for service in ("device-service", "frontend", "proxy"):
-        if found := composition.in_container(service, COMPILERS).split():
-            raise CheckFailed(f"the image of {service} has compilers: {found}")
+        check_confinement(composition, service)
+    say("no compiler, not root, nothing to write, no capabilities")
+
+
+def check_confinement(composition: Composition, service: str) -> None:
+    if found := composition.in_container(service, COMPILERS).split():
+        raise CheckFailed(f"the image of {service} has compilers: {found}")
+    if lines := composition.in_container(service, CONFINEMENT).splitlines():
+        raise CheckFailed(f"{service} is not confined: {', '.join(lines)}")
+    # A script that did not run found nothing either.
+    if composition.in_container(service, "echo heard").split() != ["heard"]:
+        raise CheckFailed(f"nothing can be run in {service}")
 
 
 def say(line: str) -> None:

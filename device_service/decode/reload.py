@@ -88,6 +88,8 @@ class ReloadPlanner:
         self._may_stay = resident_inputs
         self._chain_valid = False
         self._device_sampled: bool | None = None
+        self._shape: tuple[int, ...] | None = None
+        # As the device has it; only kept where the next step may go on with it.
         self._page_table: PageTable | None = None
 
     @property
@@ -111,10 +113,7 @@ class ReloadPlanner:
         """
         last = self._page_table
         moved = (
-            not self._chain_valid
-            or layout_changed
-            or last is None
-            or last.shape != page_table.shape
+            not self._chain_valid or layout_changed or self._shape != page_table.shape
         )
         transition = moved or self._device_sampled is not device_sampling
         reload_inputs = not device_sampling or transition or not self._may_stay
@@ -124,8 +123,7 @@ class ReloadPlanner:
             reset_batch=moved,
             reload_inputs=reload_inputs,
             reload_page_table=not reload_inputs
-            and last is not None
-            and not np.array_equal(page_table, last),
+            and (last is None or not np.array_equal(page_table, last)),
             reload_sampling_params=device_sampling and transition,
             reset_sampling_state=device_sampling and transition,
             page_table=page_table,
@@ -135,11 +133,10 @@ class ReloadPlanner:
         """`decode_forward` returned: the device has done as told."""
         self._chain_valid = True
         self._device_sampled = commands.device_sampling
-        if (
-            self._page_table is None
-            or commands.reload_inputs
-            or commands.reload_page_table
-        ):
+        self._shape = commands.page_table.shape
+        if not (commands.device_sampling and self._may_stay):
+            self._page_table = None
+        elif commands.reload_inputs or commands.reload_page_table:
             self._page_table = commands.page_table.copy()
 
     def prefill_submitted(self) -> None:
