@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from bench.progress import say
+from bench.registry import CannotRun
 from bench.results import Result, result
 from tests.chaos.fuzzing import Found, search, still_right
 from tests.chaos.registry import Setting, case
@@ -111,25 +113,46 @@ def openapi(setting: Setting) -> Iterator[Result]:
     with running(setting.directory, decode_ms=0, device_options=short) as system:
         asyncio.run(all_right(system.ports, 16))
         before = system.holdings()
-        log = setting.directory / "schemathesis.log"
-        with log.open("wb") as output:
-            status = subprocess.run(
-                [
-                    *(str(Path(sys.executable).with_name("schemathesis")), "run"),
-                    *(f"{system.frontends[0].url}/openapi.json", "--no-color"),
-                    *("--checks", "not_a_server_error", "--max-examples", "25"),
-                    *("--seed", str(setting.seed), "--request-timeout", "60"),
-                    *("--phases", "examples,coverage,fuzzing", "--workers", "4"),
-                ],
-                stdout=output,
-                stderr=output,
-                cwd=setting.directory,
-                check=False,
-            ).returncode
-        say("  " + log.read_text().strip().rpartition("\n")[2])
-        yield result("openapi.exit_status", status, "", "<= 0")
+        said = _schemathesis(system.frontends[0].url, setting)
+        last = said.rpartition("\n")[2]
+        say("  " + last)
+        yield result("openapi.cases", _count(r"(\d+) generated", said), "requests")
+        # It may fail to make up a body: that is no answer of ours.
+        yield result(
+            "openapi.not_made_up", _count(r"(\d+) errors?", last), "operations"
+        )
+        failures = _count(r"(\d+) failures?", last)
+        yield result("openapi.server_errors", failures, "kinds", "<= 0")
         yield from still_right("openapi", system)
         yield system.settle("openapi", before)
+
+
+def _schemathesis(url: str, setting: Setting) -> str:
+    """Run it to its end; what it printed."""
+    log = setting.directory / "schemathesis.log"
+    with log.open("wb") as output:
+        subprocess.run(
+            [
+                *(str(Path(sys.executable).with_name("schemathesis")), "run"),
+                *(f"{url}/openapi.json", "--no-color", "--seed", str(setting.seed)),
+                *("--checks", "not_a_server_error", "--max-examples", "25"),
+                *("--request-timeout", "60", "--workers", "4"),
+                *("--phases", "examples,coverage,fuzzing"),
+            ],
+            stdout=output,
+            stderr=output,
+            cwd=setting.directory,
+            check=False,
+        )
+    said = log.read_text().strip()
+    if "Test cases:" not in said:
+        raise CannotRun(f"schemathesis did not run: {said[-300:]}")
+    return said
+
+
+def _count(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    return int(found[1]) if found else 0
 
 
 def _asker(port: int, answers: Counter[str]) -> Callable[[bytes], None]:
