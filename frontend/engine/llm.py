@@ -75,6 +75,9 @@ class RemoteLLM(AsyncLLM):
         self.output_processor = MendedOutputProcessor(
             self.output_processor, config.structured_outputs_config.reasoning_parser
         )
+        # Or vLLM would compile each grammar on the event loop, as long as that takes.
+        # The device service checks them, and has a limit.
+        self.input_processor.structured_outputs_config = None  # type: ignore[assignment]
         client.on_failure = self._fail
         self._group_ids = itertools.count(1)
         self._notes: weakref.WeakKeyDictionary[RequestOutputCollector, Notes] = (

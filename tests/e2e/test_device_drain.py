@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import socket
 import time
@@ -18,6 +17,7 @@ import pytest
 from tests.support import slow_start
 from tests.support.attach_client import submission
 from tests.support.frontend_process import wait_for
+from tests.support.schemas import slow_schema
 from tests.support.stack import DeviceProcess
 from ttserve.errors import Reason
 from ttserve.protocol import PROTOCOL_MINOR
@@ -55,15 +55,6 @@ def requests_of(*handles: int) -> Iterator[device_pb2.AttachRequest]:
     while True:  # never half-closed
         time.sleep(0.1)
         yield device_pb2.AttachRequest(ping=device_pb2.Ping(sequence=1))
-
-
-def slow_schema(depth: int) -> str:
-    """Takes the longer to compile the deeper it is: many seconds at 150."""
-    schema: dict[str, Any] = {"type": "string"}
-    for level in range(depth):
-        twin = schema if level < 6 else {"type": "string"}
-        schema = {"type": "object", "properties": {"a": schema, "b": twin}}
-    return json.dumps(schema)
 
 
 def test_nobody_holds_up_a_drain(tmp_path: Path) -> None:
@@ -113,7 +104,7 @@ def test_nobody_holds_up_a_drain(tmp_path: Path) -> None:
 
         short = pool.submit(generate, 60)
         endless = pool.submit(generate, 1900)
-        compiling = pool.submit(generate, 60, json_schema=slow_schema(150))
+        compiling = pool.submit(generate, 60, json_schema=slow_schema(2000))
         wait_for(lambda: service.live_requests() == 12)
         service.signal(signal.SIGTERM)
         began = time.monotonic()

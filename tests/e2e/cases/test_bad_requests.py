@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.e2e.cases.conftest import MAX_MODEL_LEN
+from tests.support.schemas import nested
 from tests.support.stack import Stack
 from ttserve.v1 import device_pb2, generation_pb2
 
@@ -270,3 +271,30 @@ def test_extra_broken_template_is_the_clients_fault(http: httpx.Client) -> None:
     body = {"messages": HI, "chat_template": "{{ nothing.at.all() }}"}
     response = http.post("/v1/chat/completions", json=body)
     assert_refused(response)
+
+
+# -- grammars: the device service alone knows what compiles
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"n": 3, "temperature": 1}])
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        {"regex": "["},
+        {"json": {"type": "objec"}},
+        {"json": '{"type": 5'},
+        {"json": nested("items", 101)},
+        {"json_object": False},
+        {"choice": []},
+        {"grammar": "root ::="},
+        {"structural_tag": "{}"},
+    ],
+    ids=str,
+)
+def test_extra_grammars_that_cannot_be(
+    http: httpx.Client, grammar: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    body = {"messages": HI, "max_tokens": 2, "structured_outputs": grammar, **fields}
+    response = http.post("/v1/chat/completions", json=body)
+    assert_refused(response)
+    assert response.json()["error"]["param"] == "structured_outputs"

@@ -16,6 +16,7 @@ from tests.support.fake_device import (
     SERVED_NAME,
     FakeDevice,
 )
+from tests.support.schemas import slow_schema
 
 FILE_AS_OUTPUT = {
     "type": "function_call_output",
@@ -249,15 +250,25 @@ def test_images_are_refused(http: httpx.Client) -> None:
     envelope(http.post("/v1/chat/completions", json=body), 400)
 
 
-def test_grammars_that_cannot_be(http: httpx.Client, device: FakeDevice) -> None:
-    for outputs in ({"regex": "["}, {"json": '{"type": 5'}, {"grammar": "root ::="}):
-        body = {"prompt": "x", "structured_outputs": outputs}
-        envelope(http.post("/v1/completions", json=body), 400)
+def test_grammars_too_large_for_the_device_service(
+    http: httpx.Client, device: FakeDevice
+) -> None:
     huge = {"enum": ["v" * 1000 + str(i) for i in range(70)]}
     body = {"prompt": "x", "structured_outputs": {"json": huge}}
     error = envelope(http.post("/v1/completions", json=body), 400)
     assert error["param"] == "structured_outputs"
     assert not device.seen.submissions
+
+
+def test_no_grammar_is_compiled_here(http: httpx.Client, device: FakeDevice) -> None:
+    """It would hold up everybody: this one for half a minute, or for an hour."""
+    hostile = slow_schema(2000)
+    structured = {"json": hostile}
+    body = {"prompt": "x", "max_tokens": 1, "structured_outputs": structured}
+    began = time.monotonic()
+    assert http.post("/v1/completions", json=body).status_code == 200
+    assert time.monotonic() - began < 5
+    assert device.seen.submissions[-1].structured_output.json_schema == hostile
 
 
 def test_nothing_is_kept_for_later(http: httpx.Client) -> None:

@@ -24,6 +24,7 @@ from vllm.v1.request import Request
 
 from device_service.grammar import Grammars, normalise_structured_outputs
 from device_service.grammar_text import MAX_GRAMMAR_BYTES
+from tests.support.schemas import nested, slow_schema
 from ttserve.errors import Reason, TTServeError
 from ttserve.sim_model import SPECIAL_TOKENS, sim_model_dir
 
@@ -351,7 +352,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "no JSON": {"json": "{"},
     "no JSON in a tag": {"structural_tag": "{"},
     "multiples": {"json": {"type": "integer", "multipleOf": 3}},
-    "deep": {"json": '{"items":' * 20000 + "{}" + "}" * 20000},
+    "deep": {"json": nested("items", 101)},
+    "very deep": {"json": nested("items", 20000)},
+    "deep tag": {"structural_tag": nested("content", 101)},
     "NUL": {"regex": "a\x00b"},
     "large schema": {"json": json.dumps({"enum": ["x" * MAX_GRAMMAR_BYTES]})},
     "large choice": {"choice": ["x" * MAX_GRAMMAR_BYTES]},
@@ -368,6 +371,12 @@ def test_admission_refuses(kind: str) -> None:
     assert len(caught.value.message) <= 500
 
 
+def test_a_schema_may_be_a_hundred_levels_deep(grammars: Grammars) -> None:
+    request = constrained(json=nested("items", 100))
+    assert compile_grammar(grammars, request) is None
+    grammars.release(request.request_id)
+
+
 @pytest.mark.parametrize(
     "option", [{"whitespace_pattern": " ?"}, {"disable_additional_properties": True}]
 )
@@ -377,19 +386,10 @@ def test_admission_refuses_what_would_be_ignored(option: dict[str, Any]) -> None
     assert caught.value.reason is Reason.UNSUPPORTED
 
 
-def slow_schema(depth: int, salt: str) -> dict[str, Any]:
-    """A schema that takes longer the deeper it is: seconds at 150."""
-    schema: dict[str, Any] = {"type": "string", "title": salt}
-    for level in range(depth):
-        twin = schema if level < 6 else {"type": "string"}
-        schema = {"type": "object", "properties": {"a": schema, "b": twin}}
-    return schema
-
-
 def test_a_hostile_schema_fails_in_time_and_delays_nobody(config: VllmConfig) -> None:
     grammars = Grammars(config, compile_timeout=0.1)
     grammars.warm_up()
-    hostile = constrained(json=slow_schema(120, "first"))
+    hostile = constrained(json=slow_schema(1000))
     waiting: Future[TTServeError | None] = Future()
     grammars.start(hostile, lambda _, error: waiting.set_result(error))
     quick = constrained(choice=["a"])
@@ -398,7 +398,7 @@ def test_a_hostile_schema_fails_in_time_and_delays_nobody(config: VllmConfig) ->
     assert error is not None
     assert error.reason is Reason.GRAMMAR
     assert "too complex" in error.message
-    again = constrained(json=slow_schema(120, "first"))
+    again = constrained(json=slow_schema(1000))
     ready: list[TTServeError | None] = []
     grammars.start(again, lambda _, error: ready.append(error))
     assert [error.message] == [known.message for known in ready if known]
@@ -429,7 +429,7 @@ def test_released_requests_and_their_grammars_are_gone(grammars: Grammars) -> No
 
 def test_nothing_is_reported_after_release(config: VllmConfig) -> None:
     grammars = Grammars(config)
-    request = constrained(json=slow_schema(40, "released"))
+    request = constrained(json=slow_schema(100))
     reports: list[str] = []
     grammars.start(request, lambda request_id, _: reports.append(request_id))
     grammars.release(request.request_id)
