@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm.config import ModelConfig, VllmConfig
-from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.tokenizers import TokenizerLike, cached_tokenizer_from_config
 
 from device_service.bundle import Bundle, build_bundle
 from device_service.description import (
@@ -24,6 +24,8 @@ from device_service.description import (
 )
 from device_service.mesh.interface import Mesh
 from device_service.resolve import Resolved
+from device_service.wording import one_line
+from ttserve.errors import StartupError
 from ttserve.model_info import MODEL_INFO_FILE, collect_model_info
 
 _LEAST_SUBMISSION_BYTES = 8 << 20
@@ -31,6 +33,18 @@ _BYTES_PER_TOKEN_ID = 4
 _REST_OF_SUBMISSION = 1 << 20
 _MODALITIES = ("image", "audio", "video")
 _NOT_OF_TOKENIZER = ("config.json", "generation_config.json")
+
+
+def load_tokenizer(model: ModelConfig) -> TokenizerLike:
+    """The tokenizer as vLLM loads it, once. Raises StartupError."""
+    try:
+        tokenizer: TokenizerLike = cached_tokenizer_from_config(model)
+    except Exception as error:  # transformers raises whatever it meets
+        raise StartupError(
+            f"the tokenizer of {model.tokenizer} cannot be loaded; are its files "
+            f"complete? {one_line(error)}"
+        ) from error
+    return tokenizer
 
 
 def bundle_of(resolved: Resolved) -> Bundle:
@@ -148,7 +162,7 @@ def _settings(vllm_config: VllmConfig) -> SharedSettings:
 
 def _eos_token_ids(model: ModelConfig) -> tuple[int, ...]:
     """The tokenizer's own id first, then those of the generation config."""
-    own = cached_tokenizer_from_config(model).eos_token_id
+    own = load_tokenizer(model).eos_token_id
     more = model.try_get_generation_config().get("eos_token_id")
     listed = more if isinstance(more, list) else [more]
     return tuple(dict.fromkeys(i for i in (own, *listed) if i is not None))

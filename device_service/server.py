@@ -171,8 +171,8 @@ class DeviceServer:
             )
         except RuntimeError as error:
             raise StartupError(
-                f"cannot listen on {self._listen}: the address is in use, or not "
-                "one of this machine"
+                f"--listen {self._listen}: cannot listen: the address is in use, or "
+                "not one of this machine"
             ) from error
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._health.set(LIVE, health_pb2.HealthCheckResponse.SERVING)

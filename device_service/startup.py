@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from transformers.utils.logging import disable_progress_bar
-from vllm.tokenizers import TokenizerLike, cached_tokenizer_from_config
+from vllm.tokenizers import TokenizerLike
 from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.utils.torch_utils import set_random_seed
 
@@ -30,7 +30,7 @@ from device_service.assembly import EngineLimits, LaneEventSink, build_engine
 from device_service.bundle import Bundle
 from device_service.config import DeviceConfig
 from device_service.data_parallel import plan_services
-from device_service.describe import bundle_of, describe
+from device_service.describe import bundle_of, describe, load_tokenizer
 from device_service.description import ModelDescription
 from device_service.device import Device
 from device_service.device_thread import DeviceThread
@@ -230,7 +230,7 @@ def _describe(
     resolved: Resolved, mesh: Mesh
 ) -> tuple[ModelDescription, Bundle, TokenizerLike]:
     bundle = bundle_of(resolved)
-    tokenizer = cached_tokenizer_from_config(resolved.vllm_config.model_config)
+    tokenizer = load_tokenizer(resolved.vllm_config.model_config)
     return describe(resolved, mesh, bundle.sha256), bundle, tokenizer
 
 

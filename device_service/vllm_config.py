@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from safetensors import SafetensorError
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.usage.usage_lib import UsageContext
 
 from device_service.wording import one_line
 from ttserve.errors import StartupError
+
+DAMAGE = (json.JSONDecodeError, SafetensorError, struct.error)
+"""What reading a cut or garbled file raises; it names no file."""
 
 _REGISTRY = logging.getLogger("vllm.model_executor.models.registry")
 
@@ -31,6 +37,8 @@ def create_vllm_config(values: dict[str, object]) -> VllmConfig:
             raise
         except Exception as error:
             why = "".join(f" ({reason})" for reason in reasons[:1])
+            if isinstance(error, DAMAGE):
+                why += f"; a file of --model {values['model']} is damaged"
             raise StartupError(f"{one_line(error)}{why}") from error
 
 

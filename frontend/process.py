@@ -91,7 +91,7 @@ class Frontend:
     async def _serve_metrics(self, stack: AsyncExitStack) -> None:
         http = self._config.http
         if http.metrics_port is not None:
-            listener = bind_port(http.host, http.metrics_port)
+            listener = bind_port(http.host, http.metrics_port, "--metrics-port")
             # Probes and Prometheus are not asked to trust a certificate for it.
             http = dataclasses.replace(http, tls=NO_TLS)
             app = metrics_app(self._lifecycle)

@@ -200,7 +200,7 @@ def _fit(length: Length, usable_blocks: int, block_size: int) -> int | None:
 
 def _advice(room: int) -> str:
     if room <= 0:
-        return "not even one block fits"
+        return "not even one block fits: lower --block-size"
     return f"set --max-model-len to {room} or less (-1 fits it to the pool)"
 
 

@@ -33,14 +33,14 @@ def bind(config: HttpConfig) -> socket.socket:
                 f"--fd {config.inherited_fd} is not a socket: {error.strerror}"
             ) from error
     if config.uds is not None:
-        return _bind(socket.AF_UNIX, config.uds, config.uds)
+        return _bind(socket.AF_UNIX, config.uds, f"--uds {config.uds}")
     return bind_port(config.host, config.port)
 
 
-def bind_port(host: str, port: int) -> socket.socket:
-    """A TCP socket on an address of this machine."""
+def bind_port(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """A TCP socket on an address of this machine; `flag` gave the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return _bind(family, (host, port), f"{host}:{port}")
+    return _bind(family, (host, port), f"--host {host} {flag} {port}")
 
 
 def _bind(family: int, address: Any, shown: str) -> socket.socket:
@@ -52,7 +52,7 @@ def _bind(family: int, address: Any, shown: str) -> socket.socket:
         listener.listen(2048)
     except (OSError, OverflowError) as error:
         listener.close()
-        raise StartupError(f"cannot listen on {shown}: {_reason(error)}") from error
+        raise StartupError(f"{shown}: cannot listen: {_reason(error)}") from error
     return listener
 
 

@@ -224,18 +224,23 @@ def test_a_wrong_command_line_is_one_line(flags: str, message: str) -> None:
     assert message in line
 
 
-def test_a_taken_port_is_one_line() -> None:
+@pytest.mark.parametrize(
+    "flag", ["--port", "--grpc-port", "--metrics-port", "--device-metrics-port"]
+)
+def test_a_taken_port_is_one_line(flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+        ports = {"--port": "0", "--grpc-port": str(free_port())}
+        ports |= {"--metrics-port": str(free_port()), flag: str(port)}
         tried = subprocess.run(
-            [*TT_SERVE, "--port", str(port)],
+            [*TT_SERVE, "--mesh", "sim", *(x for pair in ports.items() for x in pair)],
             capture_output=True,
             text=True,
             timeout=DEADLINE,
         )
     assert tried.returncode == 2
     (line,) = tried.stderr.splitlines()
-    assert f"port {port} on 127.0.0.1 is taken" in line
+    assert f"port {port} on 127.0.0.1 is taken; choose another with {flag}" in line
 
 
 @pytest.mark.parametrize(
@@ -256,13 +261,3 @@ def test_what_a_part_refuses_ends_all_with_its_line(
     )
     assert refused.says("giving up$")
     assert not refused.says("Traceback")
-
-
-def test_a_taken_grpc_port_ends_all_with_the_line_of_the_device_service(
-    start: Start,
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        refused = start("--mesh", "sim", grpc_port=port)
-        assert refused.exit_code() == 2
-    assert refused.says(rf"device *\| .*error: .*{port}"), "\n".join(refused.lines)

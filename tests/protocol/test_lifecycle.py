@@ -56,7 +56,9 @@ async def error_of(call: Any) -> TTServeError:
 
 async def test_taken_port_is_one_line(service: Service) -> None:
     other = DeviceServer(service.address, ServiceOptions())
-    with pytest.raises(StartupError, match=f"cannot listen on {service.address}"):
+    with pytest.raises(
+        StartupError, match=f"--listen {service.address}: cannot listen"
+    ):
         await other.start()
     await other.stop()
 

@@ -11,12 +11,18 @@ from collections.abc import Sequence
 from ttserve.errors import StartupError
 from ttserve.launcher.child import Child
 from ttserve.launcher.commands import device_specs, frontend_specs, speakers
-from ttserve.launcher.config import LauncherConfig, parse, reachable, wants_colour
+from ttserve.launcher.config import (
+    GRPC_HOST,
+    LauncherConfig,
+    parse,
+    reachable,
+    wants_colour,
+)
 from ttserve.launcher.output import Console
 from ttserve.launcher.planning import PlanFailedError, plan
 from ttserve.launcher.readiness import ReadyPort, wait_until_ready
 from ttserve.launcher.rolling import RollingRestart
-from ttserve.launcher.sockets import listen
+from ttserve.launcher.sockets import check_free, listen
 from ttserve.launcher.supervisor import USAGE_ERROR, Supervisor, Timing
 
 # The parts end by themselves within the shutdown timeout; then they hang.
@@ -53,6 +59,7 @@ async def _serve(config: LauncherConfig, listening_fd: int, console: Console) ->
         services = await plan(config, console)
     except PlanFailedError as failed:
         return failed.exit_code
+    _check_ports(config, len(services))
     devices = device_specs(config, services)
     frontends = frontend_specs(config, listening_fd, len(devices))
     ports = [
@@ -79,6 +86,15 @@ async def _serve(config: LauncherConfig, listening_fd: int, console: Console) ->
         RollingRestart(children, ready_again, console, timing.grace),
     )
     return await supervisor.run()
+
+
+def _check_ports(config: LauncherConfig, services: int) -> None:
+    """What the parts would refuse after some seconds, and in words of their own."""
+    check_free(GRPC_HOST, config.grpc_port, services, "--grpc-port")
+    check_free(config.host, config.metrics_port, config.frontends, "--metrics-port")
+    if config.device_metrics_port is not None:
+        first = config.device_metrics_port
+        check_free(GRPC_HOST, first, services, "--device-metrics-port")
 
 
 def _ready_report(

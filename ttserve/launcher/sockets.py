@@ -20,22 +20,28 @@ from ttserve.errors import StartupError
 BACKLOG = 2048
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Bind and listen; the caller owns the socket."""
+def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """Bind and listen; the caller owns the socket. `flag` is what gave the port."""
     try:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
-        raise StartupError(_reason(host, port, error)) from error
+        raise StartupError(_reason(host, port, flag, error)) from error
 
 
-def _reason(host: str, port: int, error: OSError) -> str:
+def check_free(host: str, first: int, count: int, flag: str) -> None:
+    """Refuse ports that the parts could not take. Raises StartupError."""
+    for port in range(first, first + count):
+        listen(host, port, flag).close()
+
+
+def _reason(host: str, port: int, flag: str, error: OSError) -> str:
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         return f"--host {host} is no address of this machine"
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is taken; choose another with --port"
+        return f"port {port} on {host} is taken; choose another with {flag}"
     if error.errno == errno.EACCES:
-        return f"port {port} needs more rights; choose one above 1023 with --port"
+        return f"port {port} needs more rights; choose one above 1023 with {flag}"
     return f"cannot listen on {host}:{port}: {error.strerror}"

@@ -51,15 +51,18 @@ def test_bad_starts_say_one_line(options: tuple[str, ...], said: str) -> None:
     assert not any("Traceback" in other for other in noise)
 
 
-def test_port_that_is_taken() -> None:
+@pytest.mark.parametrize("flag", ["--port", "--metrics-port"])
+def test_port_that_is_taken(flag: str) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = str(listener.getsockname()[1])
-        status, errors = run_frontend("--device-service", NOBODY, "--port", port)
+        options = ("--device-service", NOBODY, "--port", "0", flag, port)
+        status, errors = run_frontend(*options)
     assert status == 2
-    assert errors == (
-        f"tt-frontend: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert errors.splitlines()[-1] == (
+        f"tt-frontend: --host 127.0.0.1 {flag} {port}: cannot listen: "
+        "Address already in use"
     )
 
 

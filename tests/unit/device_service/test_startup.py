@@ -64,6 +64,12 @@ def refusals(
             "sym": True,
         },
     )
+    without_tokenizer = model_dir(models / "bare")
+    Path(without_tokenizer, "tokenizer.json").unlink()
+    damaged_tokenizer = model_dir(models / "garbled")
+    Path(damaged_tokenizer, "tokenizer.json").write_text("{oops")
+    damaged_weights = model_dir(models / "cut")
+    Path(damaged_weights, "model.safetensors").touch()
     cases: dict[str, tuple[list[str], dict[str, str]]] = {
         "unknown flag": (["--frobnicate"], {}),
         "malformed listen": (["--listen", "50051"], {}),
@@ -88,6 +94,9 @@ def refusals(
         "environment": ([], {"VLLM_USE_V2_MODEL_RUNNER": "1"}),
         "batch below rows": (["--max-num-batched-tokens=64", "--max-num-seqs=65"], {}),
         "address elsewhere": (["--listen", "203.0.113.1:1"], {}),
+        "no tokenizer": (["--model", without_tokenizer], {}),
+        "damaged tokenizer": (["--model", damaged_tokenizer], {}),
+        "damaged weights": (["--mesh", "cpu", "--model", damaged_weights], {}),
         "port taken": (["--listen", f"127.0.0.1:{taken_port}"], {}),
     }
     lines = [
@@ -131,7 +140,10 @@ SAYS = {
     "hardware": "--mesh ttnn: the ttnn package does not import",
     "environment": "VLLM_USE_V2_MODEL_RUNNER=1 is set",
     "batch below rows": "max_num_batched_tokens",
-    "address elsewhere": "cannot listen on 203.0.113.1:1",
+    "address elsewhere": "--listen 203.0.113.1:1: cannot listen",
+    "no tokenizer": "bare cannot be loaded; are its files complete?",
+    "damaged tokenizer": "garbled cannot be loaded; are its files complete?",
+    "damaged weights": "cut is damaged",
     "port taken": "the address is in use",
 }
 
