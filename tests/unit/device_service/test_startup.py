@@ -18,9 +18,16 @@ from typing import Any
 import grpc
 import pytest
 
+from device_service.codec.recording_file import decode
 from device_service.replay.__main__ import main as replay_main
 from ttserve.sim_model import sim_model_dir
-from ttserve.v1 import device_pb2, device_pb2_grpc, step_pb2
+from ttserve.v1 import (
+    device_pb2,
+    device_pb2_grpc,
+    inspector_pb2,
+    inspector_pb2_grpc,
+    step_pb2,
+)
 
 COMMAND = [sys.executable, "-m", "device_service"]
 RUN_MAIN = Path(__file__).with_name("run_main.py")
@@ -211,6 +218,10 @@ class Service:
     def output(self) -> str:
         return "".join(self.lines)
 
+    def places(self, text: str) -> list[int]:
+        """Of the lines with this text, among those that were read."""
+        return [number for number, line in enumerate(self.lines) if text in line]
+
 
 @pytest.fixture
 def services() -> Iterator[list[Service]]:
@@ -231,6 +242,7 @@ def port_of(service: Service) -> int:
 
 
 @pytest.mark.edge(55)
+@pytest.mark.feature(40)
 def test_a_life(services: list[Service]) -> None:
     service = start(services, "--listen", "127.0.0.1:0", "--max-model-len", "2048")
     port = port_of(service)
@@ -238,6 +250,7 @@ def test_a_life(services: list[Service]) -> None:
     # Loggers outside of vLLM are heard from the first line on.
     assert "reading the model's configuration" in service.output
     assert "effective configuration" in service.output
+    assert max(service.places("warming up")) < service.places("serving, after")[0]
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         device = device_pb2_grpc.DeviceStub(channel)
         model = device.GetModel(device_pb2.GetModelRequest()).model
@@ -261,24 +274,6 @@ def test_a_life(services: list[Service]) -> None:
     assert "closing the mesh" in service.lines[-1]
 
 
-@pytest.mark.feature(40)
-def test_it_serves_after_warm_up_or_says_that_there_was_none(
-    services: list[Service],
-) -> None:
-    off = ("--additional-config.tt.enable_model_warmup", "false")
-    warm, cold = (start(services, "--listen", "127.0.0.1:0", *a) for a in ((), off))
-    for service in (warm, cold):
-        service.wait_for("serving, after")
-    warming = [
-        [i for i, line in enumerate(service.lines) if "warming up" in line]
-        for service in (warm, cold)
-    ]
-    assert warming[0]
-    assert max(warming[0]) < len(warm.lines) - 1
-    assert not warming[1]
-    assert any("tt.enable_model_warmup is off" in line for line in cold.lines)
-
-
 def test_a_signal_while_starting(services: list[Service]) -> None:
     importing = start(services, "--listen", "127.0.0.1:0")
     loading = start(services, "--listen", "127.0.0.1:0")
@@ -292,11 +287,16 @@ def test_a_signal_while_starting(services: list[Service]) -> None:
         assert "Traceback" not in service.output
 
 
+@pytest.mark.feature(40)
 def test_a_second_signal_ends_it_at_once(services: list[Service]) -> None:
+    """Of one that serves without a warm-up, and says so."""
     slow = ("--additional-config.tt.sim.decode_ms", "60000")
-    service = start(services, "--listen", "127.0.0.1:0", *slow)
+    off = ("--additional-config.tt.enable_model_warmup", "false")
+    service = start(services, "--listen", "127.0.0.1:0", *slow, *off)
     port = port_of(service)
     service.wait_for("serving, after")
+    assert not service.places("warming up")
+    assert service.places("tt.enable_model_warmup is off")
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         device = device_pb2_grpc.DeviceStub(channel)
         request = device_pb2.GenerateRequest(prompt_token_ids=[40])
@@ -308,6 +308,14 @@ def test_a_second_signal_ends_it_at_once(services: list[Service]) -> None:
         assert service.end() == 128 + signal.SIGTERM
     assert time.monotonic() - began < 5.0
     assert "second signal" in service.lines[-1]
+
+
+def wait_for_steps(inspector: inspector_pb2_grpc.InspectorStub, count: int) -> None:
+    """Until a recording has them: a step's answers go out before its record."""
+    steps = 0
+    while steps < count:
+        dump = inspector.DumpRecording(inspector_pb2.DumpRecordingRequest())
+        steps = len(decode(b"".join(part.data for part in dump)).steps)
 
 
 def test_a_dead_engine_ends_the_process(
@@ -326,6 +334,7 @@ def test_a_dead_engine_ends_the_process(
         request = device_pb2.GenerateRequest(prompt_token_ids=[40])
         request.stop.max_output_tokens = 2
         *_, _last = device.Generate(request)
+        wait_for_steps(inspector_pb2_grpc.InspectorStub(channel), 2)
         service.signal(signal.SIGUSR1)
         asked_for = service.wait_for("recording of 2 steps (signal): ")
         request.stop.max_output_tokens = 9
