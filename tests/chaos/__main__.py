@@ -58,7 +58,7 @@ def run_all(selected: Sequence[Case], seed: int) -> tuple[list[Result], list[str
         say(f"[{number}/{len(selected)}] {case.name}: {case.shows}")
         began = time.monotonic()
         directory = Path(tempfile.mkdtemp(prefix=f"chaos-{case.name}-"))
-        before = len(results)
+        earlier, failed_earlier = len(results), len(failures)
         try:
             for result in case.run(Setting(directory, seed)):
                 results.append(result)
@@ -69,7 +69,8 @@ def run_all(selected: Sequence[Case], seed: int) -> tuple[list[Result], list[str
         except Exception as error:  # noqa: BLE001 - the others still run
             traceback.print_exc()
             failures.append(f"failed: {case.name}: {type(error).__name__}: {error}")
-        if any(r.ok is False for r in results[before:]) or failures:
+        missed = any(result.ok is False for result in results[earlier:])
+        if missed or len(failures) > failed_earlier:
             say(f"  logs: {directory}")
         else:
             shutil.rmtree(directory)

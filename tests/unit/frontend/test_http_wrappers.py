@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -440,8 +441,11 @@ async def test_requests_are_counted_and_named() -> None:
         await in_flight.drained(60)
 
 
-async def test_a_drain_closes_connections_and_answers_the_unanswered() -> None:
-    in_flight = InFlight()
+@asynccontextmanager
+async def unanswered(
+    in_flight: InFlight,
+) -> AsyncIterator[asyncio.Task[httpx.Response]]:
+    """A request that reached an endpoint that never answers."""
     reached = asyncio.Event()
 
     async def never(request: Request) -> Any:
@@ -451,6 +455,12 @@ async def test_a_drain_closes_connections_and_answers_the_unanswered() -> None:
     async with client(RequestContext(app("/x", never), in_flight)) as http:
         asking = asyncio.create_task(http.get("/x"))
         await reached.wait()
+        yield asking
+
+
+async def test_a_drain_closes_connections_and_answers_the_unanswered() -> None:
+    in_flight = InFlight()
+    async with unanswered(in_flight) as asking:
         in_flight.close_connections()
         in_flight.end_unanswered(HttpError(503, "bye", retry_after=2.0))
         answer = await asking
@@ -463,15 +473,7 @@ async def test_a_drain_closes_connections_and_answers_the_unanswered() -> None:
 
 async def test_a_client_that_leaves_is_not_answered() -> None:
     in_flight = InFlight()
-    reached = asyncio.Event()
-
-    async def never(request: Request) -> Any:
-        reached.set()
-        await asyncio.Event().wait()
-
-    async with client(RequestContext(app("/x", never), in_flight)) as http:
-        asking = asyncio.create_task(http.get("/x"))
-        await reached.wait()
+    async with unanswered(in_flight) as asking:
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
