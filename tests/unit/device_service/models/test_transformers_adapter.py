@@ -14,7 +14,7 @@ from transformers import models as families
 
 from device_service.mesh.cpu import CpuMesh
 from device_service.mesh.driver import AdapterDriver, LoadSpec, load_model
-from device_service.models.hf.packing import PackedLinear, pack_linears
+from device_service.models.hf.packing import PackedLinear, WideLinear, pack_linears
 from device_service.models.registry import resolve_adapter
 from tests.driving import Run, decode, prefill
 from tests.tiny_models import FAMILIES, tiny_model, write_tiny_model
@@ -215,14 +215,22 @@ def test_multimodal_models_load_text_only(
     assert float((run.logits[0] - expected).abs().max()) < 1e-4
 
 
+# What oneDNN packs bf16 for; others refuse, which ends a start.
+MADE = (
+    PackedLinear
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
+    else WideLinear
+)
+
+
 def test_packing_rounds_no_worse() -> None:
-    """Against float32, packed bf16 is about as far off as plain bf16."""
+    """Against float32, bf16 as it is served is about as far off as plain bf16."""
     exact, plain, packed = (
         tiny_model("qwen2", dtype=dtype)
         for dtype in (torch.float32, torch.bfloat16, torch.bfloat16)
     )
     assert pack_linears(packed) > 0
-    assert any(isinstance(layer, PackedLinear) for layer in packed.modules())
+    assert any(isinstance(layer, MADE) for layer in packed.modules())
     for length in (1, 8, 40):
         tokens = torch.arange(length)[None]
         with torch.inference_mode():
@@ -246,7 +254,22 @@ def test_packing_leaves_what_it_does_not_know() -> None:
     assert pack_linears(model) == 1
     assert isinstance(model.special, Special)
     assert isinstance(model.exact, torch.nn.Linear)
-    assert isinstance(model.q_proj, PackedLinear)
+    assert isinstance(model.q_proj, MADE)
+
+
+@pytest.mark.parametrize("rows", [1, 31, 32, 200])
+@pytest.mark.parametrize("biased", [True, False])
+def test_without_instructions_for_bf16(rows: int, *, biased: bool) -> None:
+    """Every number of rows is right to a rounding of the exact product."""
+    torch.manual_seed(rows)
+    weight, states = torch.randn(24, 64).bfloat16(), torch.randn(rows, 64).bfloat16()
+    bias = torch.randn(24).bfloat16() if biased else None
+    exact = states.double() @ weight.double().T
+    if bias is not None:
+        exact = exact + bias.double()
+    output = WideLinear(weight, bias)(states)
+    assert output.dtype is torch.bfloat16
+    torch.testing.assert_close(output.double(), exact, rtol=2**-7, atol=2**-7)
 
 
 def test_siblings_answer_in_any_order() -> None:
