@@ -81,11 +81,12 @@ def test_a_row_does_not_depend_on_its_neighbours(
 def test_a_row_does_not_depend_on_its_place(
     mesh: CpuMesh, directories: dict[str, Path]
 ) -> None:
+    """To the last bits: some processors round the rows of one product differently."""
     driver = _driver(mesh, directories["llama"])
     last = Run([1], 3, [39])
-    places = [_next_logits(driver, [last], row=row) for row in (0, 1, 2)]
-    assert torch.equal(places[0], places[1])
-    assert torch.equal(places[0], places[2])
+    first, *others = (_next_logits(driver, [last], row=row) for row in (0, 1, 2))
+    for other in others:
+        torch.testing.assert_close(other, first, rtol=1e-5, atol=1e-6)
 
 
 def test_lanes_have_pools_of_their_own(
