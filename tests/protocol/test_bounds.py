@@ -75,15 +75,23 @@ async def test_messages_are_bounded_by_the_transport(service: Service) -> None:
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+SETTINGS, PING, GOAWAY = 4, 6, 7
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
+
+
+async def next_frame(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
+    """Type, flags and payload of HTTP/2's next frame."""
+    head = await asyncio.wait_for(reader.readexactly(9), 10)
+    return head[3], head[4], await reader.readexactly(int.from_bytes(head[:3], "big"))
+
+
 async def test_streams_of_a_connection_are_bounded(service: Service) -> None:
     """The server says so itself, in HTTP/2's SETTINGS."""
     reader, writer = await asyncio.open_connection("127.0.0.1", service.server.port)
-    empty_settings = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + empty_settings)
-    head = await asyncio.wait_for(reader.readexactly(9), 10)
-    payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
+    writer.write(HELLO)
+    kind, _, payload = await next_frame(reader)
     writer.close()
-    assert head[3] == 4  # SETTINGS
+    assert kind == SETTINGS
     settings = {
         int.from_bytes(payload[i : i + 2], "big"): int.from_bytes(
             payload[i + 2 : i + 6], "big"
@@ -92,6 +100,23 @@ async def test_streams_of_a_connection_are_bounded(service: Service) -> None:
     }
     assert settings[3] == MAX_STREAMS_PER_CONNECTION  # MAX_CONCURRENT_STREAMS
     assert settings[6] == MAX_METADATA_BYTES  # MAX_HEADER_LIST_SIZE
+
+
+async def test_keepalive_of_an_idle_connection_is_never_too_much(
+    service: Service,
+) -> None:
+    """gRPC's own servers send GOAWAY at the third ping within five minutes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.server.port)
+    writer.write(HELLO)
+    for number in range(20):
+        ping = number.to_bytes(8, "big")
+        writer.write(bytes([0, 0, 8, PING, 0, 0, 0, 0, 0]) + ping)
+        while True:
+            kind, flags, payload = await next_frame(reader)
+            assert kind != GOAWAY, payload
+            if (kind, flags, payload) == (PING, 1, ping):  # the answer to this one
+                break
+    writer.close()
 
 
 METHODS = [
