@@ -93,7 +93,7 @@ class JsonBody:
         except BodyTooSlow:
             late = f"nothing of the body came for {self._patience:g} s"
             return HttpError(408, late), b""
-        return self._check(path, body), body
+        return self._check(path, body, headers.get("content-encoding", ""))
 
     async def _collect(self, receive: Receive) -> bytes:
         pieces: list[bytes] = []
@@ -114,25 +114,45 @@ class JsonBody:
             if not message.get("more_body", False):
                 return b"".join(pieces)
 
-    def _check(self, path: str, body: bytes) -> HttpError | None:
+    def _check(
+        self, path: str, body: bytes, encoding: str
+    ) -> tuple[HttpError | None, bytes]:
+        """What is wrong with the body, and the body as vLLM shall see it."""
         check = self._checks.get(path)
         if check is None:
-            return None
+            return None, body
         try:
+            body = _in_utf8(body)
             fields = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return _not_json(body, error)
+            return _not_json(body, encoding, error), body
         if not isinstance(fields, dict):
-            return HttpError(400, "the body must be a JSON object")
+            return HttpError(400, "the body must be a JSON object"), body
         try:
             check(fields)
         except BadField as bad:
-            return HttpError(400, bad.message, param=bad.field)
-        return None
+            return HttpError(400, bad.message, param=bad.field), body
+        return None, body
 
 
-def _not_json(body: bytes, error: Exception) -> HttpError:
-    """Name the field, where it is only a number that JSON does not have."""
+def _in_utf8(body: bytes) -> bytes:
+    """Whichever of Unicode's encodings it came in, with a byte order mark or without.
+
+    vLLM reads them all.
+    """
+    encoding = json.detect_encoding(body)
+    return body if encoding == "utf-8" else body.decode(encoding).encode()
+
+
+def _not_json(body: bytes, encoding: str, error: Exception) -> HttpError:
+    """Name the field, where it is only a number that JSON does not have.
+
+    `encoding` is what the client says; nobody here unpacks bodies.
+    """
+    if encoding.lower() not in ("", "identity"):
+        return HttpError(
+            415, f"Content-Encoding {encoding} is not supported: send plain JSON"
+        )
     try:
         lenient = json.loads(body)
     except (ValueError, RecursionError):

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from frontend.http.errors import HttpError, retry_after
+from frontend.http.parser import StayingParser
 
 MAX_HEAD_BYTES = 64 << 10
 """Request line and headers together."""
@@ -29,6 +30,7 @@ LINGER_SECONDS = 1.0
 class BoundedHttp(HttpToolsProtocol):
     """Ends connections whose head is too large or too slow, and those too many."""
 
+    parser: StayingParser  # type: ignore[assignment]  # speaks as httptools' does
     max_connections = 0
     head_seconds = HEAD_SECONDS
 
@@ -40,6 +42,7 @@ class BoundedHttp(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.parser = StayingParser(self)
         self._received = 0  # bytes since the head is awaited, parsed or not
         self._head_bytes = 0  # of the message that is being parsed
         self._head_is_due: asyncio.TimerHandle | None = None
@@ -82,8 +85,14 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self.parser.skips_head(self.url, self.headers):
+            return
         self._forget_head()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self.parser.skipping:
+            super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """What is not HTTP, and what one of the callbacks above has refused."""

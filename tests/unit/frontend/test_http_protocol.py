@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 import uvicorn
 
+from frontend.http.parser import StayingParser
 from frontend.http.protocol import MAX_HEAD_BYTES, bounded_http
 
 MAX_CONNECTIONS = 3
@@ -111,6 +112,81 @@ async def test_requests_follow_each_other_and_bodies_are_no_heads(port: int) -> 
             await client.send(SMALL + SMALL)
             assert (await client.answer())[0] == 200
             assert (await client.answer())[0] == 200
+
+
+OFFERS = {
+    # What Java's HttpClient and `curl --http2` send.
+    "http2": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    b"HTTP2-Settings: AAEAAEAAAAIAAAAB\r\n",
+    "websocket": b"connection: upgrade\r\nupgrade: websocket\r\n",
+}
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n2\r\nbb\r\n3\r\nbbb\r\n0\r\n\r\n"
+COUNTED = b"Content-Length: 5\r\n\r\nbbbbb"
+
+
+@pytest.mark.parametrize("body", [COUNTED, CHUNKED], ids=["counted", "chunked"])
+@pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS.keys())
+async def test_an_offer_of_another_protocol_is_ignored(
+    port: int, offer: bytes, body: bytes
+) -> None:
+    request = b"POST /x HTTP/1.1\r\nHost: h\r\n" + offer + body
+    async with connected(port) as client:
+        await client.send(request + request + SMALL)
+        for size in (b"5", b"5", b"0"):
+            assert await client.answer() == (200, size)
+
+
+@pytest.mark.parametrize("body", [COUNTED, CHUNKED], ids=["counted", "chunked"])
+def test_an_offer_is_ignored_wherever_packets_end(body: bytes) -> None:
+    request = b"POST /x HTTP/1.1\r\nHost: h\r\n" + OFFERS["http2"] + body
+    for end in range(1, len(request)):
+        calls = Calls()
+        calls.parser.feed_data(request[:end])
+        calls.parser.feed_data(request[end:])
+        assert (calls.heads, calls.body, calls.ends) == (1, b"bbbbb", 1)
+        assert b"upgrade" not in dict(calls.headers)
+
+
+class Calls:
+    """What a parser says of one message that is not skipped."""
+
+    def __init__(self) -> None:
+        self.parser = StayingParser(self)
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.url = self.body = b""
+        self.heads = self.ends = 0
+
+    def on_message_begin(self) -> None:
+        self.headers, self.url = [], b""
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.heads += not self.parser.skips_head(self.url, self.headers)
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.ends += not self.parser.skipping
+
+
+async def test_a_connection_is_closed_after_an_offer_if_asked_for(port: int) -> None:
+    offer = b"Connection: close, Upgrade\r\nUpgrade: h2c\r\n"
+    async with connected(port) as client:
+        await client.send(b"POST /x HTTP/1.1\r\nHost: h\r\n" + offer + COUNTED)
+        assert await client.answer() == (200, b"5")
+        assert await client.closed()
+
+
+async def test_connect_is_an_ordinary_method(port: int) -> None:
+    async with connected(port) as client:
+        await client.send(b"CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert (await client.answer())[0] == 400
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -302,6 +303,9 @@ def checked(fields: dict[str, Any]) -> None:
         raise BadField("bad", "is bad")
 
 
+JSON = {"content-type": "application/json; charset=utf-8"}
+
+
 def body_app(limit: int = 100) -> ASGIApp:
     return in_context(JsonBody(app("/x", body_endpoint), limit, {"/x": checked}))
 
@@ -312,6 +316,22 @@ async def test_bodies_arrive_whole() -> None:
     assert response.json() == {"a": "é"}
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+async def test_bodies_in_other_encodings(encoding: str) -> None:
+    content = '{"a": "é"}'.encode(encoding)
+    async with client(body_app()) as http:
+        response = await http.post("/x", content=content, headers=JSON)
+    assert response.content == '{"a": "é"}'.encode()
+
+
+async def test_a_packed_body_is_said_to_be_one() -> None:
+    content, headers = gzip.compress(b"{}"), JSON | {"content-encoding": "gzip"}
+    async with client(body_app()) as http:
+        response = await http.post("/x", content=content, headers=headers)
+    assert response.status_code == 415
+    assert "gzip" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("content", "status", "param"),
     [
@@ -319,13 +339,13 @@ async def test_bodies_arrive_whole() -> None:
         (b"[1]", 400, None),
         (b"{", 400, None),
         (b'{"a": NaN}', 400, "a"),
+        (b"\xff\xfe{", 400, None),  # half of a character of UTF-16
         (b'{"a": "' + b"x" * 200 + b'"}', 413, None),
     ],
 )
 async def test_refused_bodies(content: bytes, status: int, param: str | None) -> None:
-    headers = {"content-type": "application/json; charset=utf-8"}
     async with client(body_app()) as http:
-        response = await http.post("/x", content=content, headers=headers)
+        response = await http.post("/x", content=content, headers=JSON)
     assert response.status_code == status
     assert response.json()["error"]["param"] == param
 
