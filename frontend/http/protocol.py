@@ -7,8 +7,12 @@ import json
 from http import HTTPStatus
 from typing import Any
 
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from frontend.http.errors import HttpError, retry_after
@@ -47,6 +51,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes = 0  # of the message that is being parsed
         self._head_is_due: asyncio.TimerHandle | None = None
         self._has_ended = False
+        self._answering: RequestResponseCycle | None = None  # others are queued
 
     def connection_made(  # type: ignore[override]  # as uvicorn's
         self, transport: asyncio.Transport
@@ -59,6 +64,10 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_head()
+        if self._answering is not None and not self._answering.response_complete:
+            # uvicorn tells the request that came last, which may be queued.
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -118,14 +127,42 @@ class BoundedHttp(HttpToolsProtocol):
     def _head_is_late(self) -> None:
         self._end(408, f"no request within {self.head_seconds:g} s")
 
+    def _start_asgi_task(
+        self, cycle: RequestResponseCycle, app: ASGI3Application
+    ) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
     def _end(self, status: int, message: str) -> None:
+        """Read no further requests, and close; say why, unless answers are due."""
+        self._forget_head()
+        self._has_ended = True
+        if self._owes_answers():
+            self._close_after_answers()
+        else:
+            self._close_with_error(status, message)
+
+    def _owes_answers(self) -> bool:
+        """Whether a request is whole, or answered already, but not to the end."""
+        cycle = self._answering
+        if cycle is None or cycle.response_complete:
+            return False
+        return cycle.response_started or not cycle.more_body
+
+    def _close_after_answers(self) -> None:
+        """An error sent now would be read as a part of an answer."""
+        if self.pipeline and self.pipeline[0][0].more_body:
+            self.pipeline.popleft()  # what cannot be read is its body
+        last = self.pipeline[0][0] if self.pipeline else self._answering
+        assert last is not None
+        last.keep_alive = False
+
+    def _close_with_error(self, status: int, message: str) -> None:
         """Say why, in OpenAI's envelope, and close.
 
         What is still on its way is read and dropped for a moment: to close with
         data unread takes the answer from the client.
         """
-        self._forget_head()
-        self._has_ended = True
         self.connections.discard(self)
         body = json.dumps(HttpError(status, message).body("")).encode()
         headers = {

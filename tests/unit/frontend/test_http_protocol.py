@@ -32,11 +32,35 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": str(size).encode()})
 
 
+class Held:
+    """Begins each answer at once, and ends it when told to, or when its client goes."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.begun = asyncio.Semaphore(0)
+        self.left = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        self.begun.release()
+        leaving = asyncio.create_task(receive())
+        going_on = asyncio.create_task(self.go_on.wait())
+        await asyncio.wait((leaving, going_on), return_when=asyncio.FIRST_COMPLETED)
+        if leaving.done():
+            self.left.set()
+        leaving.cancel()
+        going_on.cancel()
+        await send({"type": "http.response.body", "body": b"b"})
+
+
 @contextlib.asynccontextmanager
-async def serving(**bounds: float) -> AsyncIterator[int]:
+async def serving(served: Any = app, **bounds: float) -> AsyncIterator[int]:
     """uvicorn with the protocol; its port."""
     config = uvicorn.Config(
-        app,
+        served,
         http=bounded_http(MAX_CONNECTIONS, **bounds),
         port=0,
         lifespan="off",
@@ -237,3 +261,44 @@ async def test_one_connection_too_many_is_503(port: int) -> None:
         assert await refused.closed()
         await client.send(SMALL)
         assert (await client.answer())[0] == 200
+
+
+async def test_who_leaves_with_requests_in_the_queue_ends_the_one_that_runs() -> None:
+    held = Held()
+    async with serving(held) as port:
+        async with connected(port) as client:
+            await client.send(SMALL * 3)
+            await asyncio.wait_for(held.begun.acquire(), 10)
+        await asyncio.wait_for(held.left.wait(), 10)
+    assert held.begun.locked()  # and begins no other
+
+
+@pytest.mark.parametrize("whole", [1, 2])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\x16\x03\x01\r\n\r\n",
+        b"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n",
+    ],
+    ids=["no_http", "bad_chunk"],
+)
+async def test_an_error_does_not_break_into_an_answer(bad: bytes, whole: int) -> None:
+    held = Held()
+    async with serving(held) as port, connected(port) as client:
+        await client.send(SMALL * whole + bad)  # one packet
+        await asyncio.wait_for(held.begun.acquire(), 10)
+        held.go_on.set()
+        for _ in range(whole):
+            assert await client.answer() == (200, b"ab")
+        assert await client.closed()
+
+
+async def test_a_head_that_is_late_does_not_break_into_an_answer() -> None:
+    held = Held()
+    async with serving(held, head_seconds=0.2) as port, connected(port) as client:
+        await client.send(SMALL + SMALL[:9])
+        await asyncio.wait_for(held.begun.acquire(), 10)
+        await asyncio.sleep(0.25)
+        held.go_on.set()
+        assert await client.answer() == (200, b"ab")
+        assert await client.closed()
