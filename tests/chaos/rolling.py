@@ -59,9 +59,10 @@ class Outcome:
         return self.failures.total()
 
     def __str__(self) -> str:
+        how = f" {dict(self.failures)}" if self.failures else ""
         return (
-            f"{self.requests} requests, {self.rate:.0f} a second, {self.failed} failed "
-            f"{dict(self.failures) or ''}, slowest {self.slowest_seconds:.2f} s, "
+            f"{self.requests} requests, {self.rate:.0f} a second, {self.failed} failed"
+            f"{how}, slowest {self.slowest_seconds:.2f} s, "
             f"restart took {self.restart_seconds:.1f} s"
         )
 
