@@ -47,7 +47,7 @@ class BoundedHttp(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.parser = StayingParser(self)
-        self._received = 0  # bytes since the head is awaited, parsed or not
+        self._received = 0  # bytes since the parser said anything, or began a head
         self._head_bytes = 0  # of the message that is being parsed
         self._head_is_due: asyncio.TimerHandle | None = None
         self._has_ended = False
@@ -75,8 +75,9 @@ class BoundedHttp(HttpToolsProtocol):
             return
         self._received += len(data)
         super().data_received(data)
-        # httptools collects what is not complete: it does not say how much it has.
-        if self._head_is_due is not None and self._received > MAX_HEAD_BYTES:
+        # httptools collects a header that is not complete, a trailer too: it does not
+        # say how much it has.
+        if self._received > MAX_HEAD_BYTES:
             self._end(431, HEAD_TOO_LARGE)
 
     def on_message_begin(self) -> None:
@@ -97,9 +98,15 @@ class BoundedHttp(HttpToolsProtocol):
         if self.parser.skips_head(self.url, self.headers):
             return
         self._forget_head()
+        self._received = 0
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._received = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        self._received = 0
         if not self.parser.skipping:
             super().on_message_complete()
 

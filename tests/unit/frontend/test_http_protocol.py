@@ -232,6 +232,19 @@ async def test_a_head_that_is_too_large_is_431(port: int, head: bytes) -> None:
         assert await client.closed()
 
 
+@pytest.mark.parametrize(
+    "endless", [b"2\r\nbb\r\n0\r\nX: ", b"2;x="], ids=["trailer", "chunk_extension"]
+)
+async def test_what_is_no_body_is_bounded_too(port: int, endless: bytes) -> None:
+    head = b"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with connected(port) as client:
+        # What is read at once is counted from the next time on.
+        await client.send(head + endless + b"a" * BODY_BYTES * 3)
+        status, body = await client.answer()
+        assert (status, envelope(body)["code"]) == (431, 431)
+        assert await client.closed()
+
+
 async def test_what_is_no_http_is_400(port: int) -> None:
     async with connected(port) as client:
         await client.send(b"\x16\x03\x01 what TLS begins with\r\n\r\n")
