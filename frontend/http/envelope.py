@@ -22,8 +22,12 @@ from frontend.http.notes import current_notes
 
 logger = logging.getLogger(__name__)
 
-_PARAMETER_NOTE = re.compile(r" \(parameter=[a-z_]+(, value=.*)?\)$", re.DOTALL)
-"""vLLM repeats at the end of a message what `param` says, and the client's value."""
+_PARAMETER_NOTE = re.compile(r" \(parameter=[a-z_]+(, value=|\)\Z)")
+"""vLLM repeats at the end of a message what `param` says, and the client's value.
+
+That value is not matched: of a long one that holds such notes, each would be read
+to its end.
+"""
 
 
 _READS_THE_BODY = {
@@ -136,11 +140,16 @@ def _read_error(found: Any, status: int, scope: Scope) -> HttpError:
     param = error.get("param")
     return HttpError(
         status=status,
-        message=_PARAMETER_NOTE.sub("", str(error.get("message", ""))),
+        message=_without_note(str(error.get("message", ""))),
         # FastAPI says where in its own idea of the request a field was.
         param=param.removeprefix("body.") if isinstance(param, str) else None,
         type=error.get("type"),
     )
+
+
+def _without_note(message: str) -> str:
+    note = _PARAMETER_NOTE.search(message) if message.endswith(")") else None
+    return message[: note.start()] if note else message
 
 
 def _message(outer: dict[str, Any], status: int, scope: Scope) -> str:

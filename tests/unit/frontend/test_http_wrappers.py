@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -78,6 +79,16 @@ def in_context(inner: ASGIApp) -> ASGIApp:
             "m",
             None,
         ),
+        (
+            JSONResponse({"error": {"message": "m (parameter=a)"}}, 400),
+            "m",
+            None,
+        ),
+        (
+            JSONResponse({"error": {"message": "m (parameter=a, value=\n (x"}}, 400),
+            "m (parameter=a, value=\n (x",
+            None,
+        ),
         (JSONResponse([1], 400), "Bad Request", None),
     ],
 )
@@ -127,6 +138,19 @@ async def test_retry_after_comes_from_the_failure() -> None:
     async with client(in_context(ErrorEnvelope(app("/x", endpoint)))) as http:
         response = await http.get("/x")
     assert response.headers["retry-after"] == "5"
+
+
+async def test_a_message_that_repeats_the_request_is_read_once() -> None:
+    """As of a model's name. Reading it again from each note takes half a minute."""
+    echoed = " (parameter=a, value=" * 10_000
+
+    async def endpoint(request: Request) -> Any:
+        return JSONResponse({"error": {"message": f"`{echoed}` is no model."}}, 404)
+
+    began = time.process_time()
+    async with client(in_context(ErrorEnvelope(app("/x", endpoint)))) as http:
+        assert (await http.get("/x")).status_code == 404
+    assert time.process_time() - began < 5
 
 
 async def test_long_messages_are_cut() -> None:
