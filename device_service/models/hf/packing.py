@@ -12,7 +12,7 @@ slower at one row.
 
 oneDNN packs bf16 only for processors with instructions for it (AVX-512). Others
 compute it as it is while there are few rows, and in float32 from 32 rows on, where
-that takes a sixth of the time: measured with AVX2.
+that takes a third of the time or less: measured with AVX2.
 """
 
 from __future__ import annotations
