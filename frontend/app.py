@@ -37,13 +37,15 @@ from frontend.engine.client import TASKS
 from frontend.engine.deltas import keeping_logprobs
 from frontend.engine.failures import quieten_expected_failures
 from frontend.http.auth import ApiKeys
-from frontend.http.body import JsonBody
+from frontend.http.body import Check, JsonBody
 from frontend.http.checks import Served, checks
 from frontend.http.context import InFlight, RequestContext
 from frontend.http.envelope import ErrorEnvelope
+from frontend.http.first_error import REQUESTS, FirstError
 from frontend.http.health import Readiness, health_routes
 from frontend.http.keep_alive import KeepAlive
 from frontend.http.server import HttpServer
+from frontend.http.sizes import check_sizes
 from frontend.http.streams import HeldStreams
 from frontend.http.turns import OneATurn
 from frontend.inspect.page import inspect_routes
@@ -127,6 +129,7 @@ def served(model: Model) -> Served:
     rows = model.scheduling.lanes * model.scheduling.rows_per_lane
     return Served(
         vocab_size=model.vocab_size,
+        max_model_len=model.max_sequence_tokens,
         max_logprobs=model.limits.max_logprobs,
         max_sequences=rows + model.limits.max_queued_requests,
         priorities=model.scheduling.policy == "priority",
@@ -192,7 +195,10 @@ def _wrap(
         _add_by_name(app, path)
     app.add_middleware(KeepAlive, seconds=arguments.sse_keep_alive_interval)
     app.add_middleware(HeldStreams)
-    app.add_middleware(JsonBody, max_bytes=config.max_body_bytes, checks=checks(limits))
+    body_checks = {
+        path: _in_order(path, check, limits) for path, check in checks(limits).items()
+    }
+    app.add_middleware(JsonBody, max_bytes=config.max_body_bytes, checks=body_checks)
     app.add_middleware(OneATurn)
     app.add_middleware(ErrorEnvelope)
     # Mounts /metrics as well, and counts answers as the client gets them.
@@ -206,6 +212,18 @@ def _wrap(
         allow_methods=arguments.allowed_methods,
         allow_headers=arguments.allowed_headers,
     )
+
+
+def _in_order(path: str, check: Check, served: Served) -> Check:
+    """What a body may hold, then ask for, then whether vLLM could read it."""
+    first_error = FirstError(REQUESTS[path])
+
+    def in_order(fields: dict[str, Any]) -> None:
+        check_sizes(fields, served.max_model_len)
+        check(fields)
+        first_error.check(fields)
+
+    return in_order
 
 
 def _add_by_name(app: FastAPI, path: str) -> None:

@@ -12,8 +12,7 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from frontend.http.checks import BadField
-from frontend.http.errors import HttpError, route_path
+from frontend.http.errors import BadField, HttpError, route_path
 
 JSON = "application/json"
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from frontend.http.errors import BadField
+
 Fields = Mapping[str, Any]
 
 MAX_CHOICES = 128
@@ -20,15 +22,6 @@ MAX_STOP_STRINGS = 4
 MAX_REQUEST_ID = 128
 MAX_PROMPTS = 1024
 INT32 = 2**31
-
-
-class BadField(Exception):
-    """A field that cannot be served, and why."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
-        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +33,7 @@ class Served:
     """
 
     vocab_size: int
+    max_model_len: int
     max_logprobs: int
     max_sequences: int
     priorities: bool
@@ -283,7 +277,8 @@ def _check_prompt(prompt: object, vocab_size: int) -> None:
 
 
 def _is_token_ids(items: list[Any]) -> bool:
-    return set(map(type, items)) == {int}
+    kinds = set(map(type, items))
+    return bool(kinds) and kinds <= {int, bool}  # pydantic takes True for 1
 
 
 def _check_ids(ids: list[int], vocab_size: int, field: str = "prompt") -> None:

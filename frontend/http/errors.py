@@ -35,6 +35,15 @@ _RETRY_STATUSES = (429, 503)
 _DEFAULT_RETRY_SECONDS = 1.0
 
 
+class BadField(Exception):
+    """A field that cannot be served, and why."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+        self.message = message
+
+
 @dataclass(frozen=True, slots=True)
 class HttpError:
     """What goes wrong for a client, with everything it is told."""

@@ -231,6 +231,26 @@ def test_bounded_work_on_absurd_requests(http: httpx.Client) -> None:
     assert time.monotonic() - started < 2
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/v1/responses", {"input": [{"foo": "x"}] * 3000}, "input[0] has no form"),
+        ("/v1/chat/completions", {"messages": [5] * 4097}, "messages holds 4097 items"),
+        ("/tokenize", {"prompt": ["a"] * 66_000}, "prompt holds 66000 values"),
+        ("/detokenize", {"tokens": [True, 99_999]}, "outside the vocabulary"),
+        (
+            "/v1/completions",
+            {"prompt": "x", "bad_words": ["a" * 66_000]},
+            "bad_words holds 66000 characters",
+        ),
+    ],
+)
+def test_what_would_hold_up_the_event_loop_is_refused_before_vllm_reads_it(
+    http: httpx.Client, path: str, body: dict[str, Any], words: str
+) -> None:
+    assert words in envelope(http.post(path, json=body), 400)["message"]
+
+
 def test_body_limit(http: httpx.Client) -> None:
     body = json.dumps({"prompt": "x" * MAX_BODY_BYTES})
     envelope(http.post("/v1/completions", content=body, headers=JSON), 413)

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frontend.http.checks import RANGES, BadField, Served, checks
+from frontend.http.checks import RANGES, Served, checks
+from frontend.http.errors import BadField
 
 SERVED = Served(
     vocab_size=100,
+    max_model_len=4096,
     max_logprobs=20,
     max_sequences=160,
     priorities=False,
@@ -122,6 +124,7 @@ def test_no_body_is_too_odd(fields: dict[str, Any]) -> None:
 def test_priorities_where_they_are_served() -> None:
     served = Served(
         vocab_size=100,
+        max_model_len=4096,
         max_logprobs=20,
         max_sequences=160,
         priorities=True,

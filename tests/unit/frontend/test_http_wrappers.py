@@ -23,10 +23,9 @@ from starlette.websockets import WebSocket
 
 from frontend.http.auth import ApiKeys
 from frontend.http.body import JsonBody
-from frontend.http.checks import BadField
 from frontend.http.context import InFlight, RequestContext
 from frontend.http.envelope import ErrorEnvelope
-from frontend.http.errors import HttpError
+from frontend.http.errors import BadField, HttpError
 from frontend.http.front_door import FrontDoor
 from frontend.http.keep_alive import KeepAlive
 from frontend.http.notes import current_notes, note_failure
