@@ -80,6 +80,10 @@ class Child:
         try:
             try:
                 code = await process.wait()
+            except asyncio.CancelledError:
+                self.kill()
+                await process.wait()  # or it might outlive the event loop
+                raise
             finally:
                 self.kill()
             await asyncio.wait([output], timeout=LAST_WORDS_SECONDS)
