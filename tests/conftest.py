@@ -3,6 +3,7 @@
 vLLM reads it at import, so it is set before any test module is loaded.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -11,6 +12,10 @@ import pytest
 from ttserve.environment import prepare_device_service
 
 prepare_device_service(model=None)
+
+# The tests' own products are small, and other workers want the other cores: two
+# threads took a third more time. What the tests start chooses for itself.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A suite for any server, with settings of its own; tests/e2e runs it.
 collect_ignore = ["tt"]

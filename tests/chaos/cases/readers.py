@@ -45,7 +45,8 @@ def slow_reader(setting: Setting) -> Iterator[Result]:
             ratios.append(stopped.gap_ms / read.gap_ms)
             growth.append(stopped.grown - max(0.0, read.grown))
             wrong += read.wrong + stopped.wrong
-            say(f"  round {number + 1}: {read} {stopped}")
+            gaps = f"{read.gap_ms:.1f} ms, {stopped.gap_ms:.1f} ms"
+            say(f"  round {number + 1}: p99 {gaps}")
         yield result("slow-reader.p99_ratio", ratios, "of read", "<= 1.1")
         yield result("slow-reader.memory", growth, "MB more", MEMORY)
         yield result("slow-reader.not_right", wrong, "streams", "<= 0")
