@@ -101,6 +101,8 @@ class DeviceServicer:
         number = self._serving.next_session_number()
         wire = Wire(peer=context.peer(), requests=requests, write=context.write)
         session = sessions[number] = Session(number, wire, self._serving)
+        closed = session.closed
+        context.add_done_callback(lambda _: closed.set())  # type: ignore[arg-type]
         why = "the frontend left"
         try:
             error = await session.run()

@@ -55,7 +55,6 @@ LIVE = "live"
 """SERVING whenever the event loop answers, for supervisors that kill who does not:
 neither a start nor a drain is a reason to."""
 
-
 MAX_MESSAGE_BYTES = 64 << 20
 """Largest message that the transport takes.
 
@@ -71,9 +70,8 @@ MAX_CALLS = 16_384
 CHECKER_THREADS = 4
 # These follow the grace period; with the end of the mesh they take less than the
 # two seconds in which a drained service is promised to be gone.
-
 FLUSH_SECONDS = 0.8
-"""How long a stream that ends may take to write what is queued for it."""
+"""How long a stream that ends may take at least to write what is queued for it."""
 
 LAST_WRITES_SECONDS = 0.4
 """How long calls without a session may take to write their last message."""
@@ -223,6 +221,8 @@ class DeviceServer:
         )
         await self._refuse(refusal)
         running = self._serving.running
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + grace_seconds
         if running is not None:
             for session in self._serving.sessions.values():
                 session.announce_draining(grace_seconds)
@@ -231,7 +231,7 @@ class DeviceServer:
                 logger.warning("%d requests end with DRAINING", left)
             running.engine.stop()
             await asyncio.wait({running.ended}, timeout=ENGINE_STOP_SECONDS)
-        await self._end_streams(refusal)
+        await self._end_streams(refusal, deadline - loop.time())
 
     async def stop(self) -> None:
         """Close the port and every stream that is still open."""
@@ -267,17 +267,17 @@ class DeviceServer:
             self._serving.running.admission.close(refusal)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
 
-    async def _end_streams(self, reason: TTServeError) -> None:
-        """End the streams and give sessions time to write what is queued."""
+    async def _end_streams(self, reason: TTServeError, seconds: float = 0) -> None:
+        """End the streams. What is queued is written, as slowly as frontends read."""
         self._inspector.end_watching(reason)
         if self._vllm_engine is not None:
             self._vllm_engine.feed.end(reason)
         endings = set()
         for session in self._serving.sessions.values():
             session.end(reason)
-            endings.add(asyncio.create_task(session.ended.wait()))
+            endings.add(asyncio.create_task(session.closed.wait()))
         if endings:
-            _, late = await asyncio.wait(endings, timeout=FLUSH_SECONDS)
+            _, late = await asyncio.wait(endings, timeout=max(seconds, FLUSH_SECONDS))
             for ending in late:
                 ending.cancel()
 

@@ -52,6 +52,7 @@ class Session:
         self.peer = wire.peer
         self.frontend_name = ""
         self.ended = asyncio.Event()
+        self.closed = asyncio.Event()  # the stream too: all was written
         self._wire = wire
         self._serving = serving
         self._loop = asyncio.get_running_loop()
