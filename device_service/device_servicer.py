@@ -102,6 +102,7 @@ class DeviceServicer:
         wire = Wire(peer=context.peer(), requests=requests, write=context.write)
         session = sessions[number] = Session(number, wire, self._serving)
         closed = session.closed
+        # The stubs describe a client's callback; a server's gets the context.
         context.add_done_callback(lambda _: closed.set())  # type: ignore[arg-type]
         why = "the frontend left"
         try:

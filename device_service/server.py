@@ -268,7 +268,7 @@ class DeviceServer:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def _end_streams(self, reason: TTServeError, seconds: float = 0) -> None:
-        """End the streams. What is queued is written, as slowly as frontends read."""
+        """End the streams; frontends have `seconds` to read what is queued."""
         self._inspector.end_watching(reason)
         if self._vllm_engine is not None:
             self._vllm_engine.feed.end(reason)
