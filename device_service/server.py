@@ -14,8 +14,10 @@ All on one event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -38,7 +40,9 @@ from device_service.rpc import Containment
 from device_service.sampling.interface import GrammarKeeper
 from device_service.security import UNPROTECTED, GrpcSecurity
 from device_service.serving import Published, Running, ServiceOptions, Serving
+from device_service.session import Session
 from device_service.tls import ServerTls
+from device_service.transport import CHANNEL_OPTIONS, MAX_CALLS
 from ttserve.errors import Reason, StartupError, TTServeError
 from ttserve.protocol import DEVICE_SERVICE, INSPECTOR_SERVICE
 from ttserve.v1 import inspector_pb2_grpc
@@ -54,18 +58,6 @@ HEALTH_NAMES = ("", DEVICE_SERVICE, INSPECTOR_SERVICE)
 LIVE = "live"
 """SERVING whenever the event loop answers, for supervisors that kill who does not:
 neither a start nor a drain is a reason to."""
-
-MAX_MESSAGE_BYTES = 64 << 20
-"""Largest message that the transport takes.
-
-Far above what a request may be, so that one which is too large is refused with
-a reason; the bound exists because the transport holds a message whole.
-"""
-
-MAX_METADATA_BYTES = 16 << 10
-MAX_STREAMS_PER_CONNECTION = 4096
-MAX_CALLS = 16_384
-"""Calls at a time, of all connections; one more is RESOURCE_EXHAUSTED."""
 
 CHECKER_THREADS = 4
 # These follow the grace period; with the end of the mesh they take less than the
@@ -85,27 +77,6 @@ end of the event loop cancels.
 
 ENGINE_STOP_SECONDS = 30.0
 """How long the step in flight may take when the engine is told to stop."""
-
-CHANNEL_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # a taken port is an error, not a shared port
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # else a hanging client stays for a minute
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-    # Beyond these, calls wait at the client, or are refused, and a connection that
-    # does not finish its handshake is closed.
-    ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
-    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
-    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-    ("grpc.server_handshake_timeout_ms", 10_000),
-    # Clients may ping every second, also without a call.
-    ("grpc.http2.min_ping_interval_without_data_ms", 500),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
-    ("grpc.http2.max_ping_strikes", 0),
-)
 
 
 class DeviceServer:
@@ -215,6 +186,8 @@ class DeviceServer:
         """Refuse new work, let running requests finish, end what is left.
 
         What is left after the grace ends with DRAINING, and so do the streams.
+        Frontends half-close once they have read their last answers: what is only
+        written when the port closes may be lost on the way.
         """
         refusal = TTServeError(
             Reason.DRAINING, "the device service is shutting down", retry_after=1.0
@@ -231,7 +204,8 @@ class DeviceServer:
                 logger.warning("%d requests end with DRAINING", left)
             running.engine.stop()
             await asyncio.wait({running.ended}, timeout=ENGINE_STOP_SECONDS)
-        await self._end_streams(refusal, deadline - loop.time())
+        patience = min(deadline - loop.time(), self._serving.options.silence_limit)
+        await self._end_streams(refusal, patience)
 
     async def stop(self) -> None:
         """Close the port and every stream that is still open."""
@@ -268,18 +242,15 @@ class DeviceServer:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def _end_streams(self, reason: TTServeError, seconds: float = 0) -> None:
-        """End the streams; frontends have `seconds` to read what is queued."""
+        """End the streams; frontends have `seconds` to do it themselves."""
         self._inspector.end_watching(reason)
         if self._vllm_engine is not None:
             self._vllm_engine.feed.end(reason)
-        endings = set()
-        for session in self._serving.sessions.values():
-            session.end(reason)
-            endings.add(asyncio.create_task(session.closed.wait()))
-        if endings:
-            _, late = await asyncio.wait(endings, timeout=max(seconds, FLUSH_SECONDS))
-            for ending in late:
-                ending.cancel()
+        sessions = list(self._serving.sessions.values())
+        await _closed(sessions, seconds)
+        for session in sessions:
+            session.end()
+        await _closed(sessions, FLUSH_SECONDS)
 
     async def _set_health(
         self, status: health_pb2.HealthCheckResponse.ServingStatus
@@ -288,6 +259,14 @@ class DeviceServer:
             await self._health.set(name, status)
         if self._vllm_engine is not None:
             await self._health.set(VLLM_ENGINE_SERVICE, status)
+
+
+async def _closed(sessions: Iterable[Session], seconds: float) -> None:
+    """Wait for the end of all of them, but not longer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            for session in sessions:
+                await session.closed.wait()
 
 
 def _vllm_engine(serving: Serving) -> VllmEngineServicer:

@@ -58,7 +58,6 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._opened_at = self._heard_at = self._loop.time()
         self._half_closed = self._closing = False
-        self._ending: TTServeError | None = None
         self._outbox = Outbox()
         self._running: Running = serving.require_open()
         self._published: Published = serving.require_model()
@@ -105,15 +104,16 @@ class Session:
         if self.frontend_name:  # `opened` comes first
             self._outbox.put(draining(grace_seconds))
 
-    def end(self, reason: TTServeError) -> None:
-        """End the stream with a status once everything queued is written."""
-        self._ending = reason
+    def end(self) -> None:
+        """End the stream once everything queued is written."""
         self._outbox.close()
 
     # -- the stream --------------------------------------------------------
 
     async def run(self) -> TTServeError | None:
         """Serve the stream; what it ends with, None for OK.
+
+        That is why the service takes nothing new, if it does not.
 
         Raises what a failed write raises, or CancelledError: the frontend is
         gone then.
@@ -140,7 +140,7 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._submissions.abandon()
             self.ended.set()
-        return self._ending
+        return self._serving.refusal
 
     async def _send(self) -> None:
         while (message := await self._outbox.take()) is not None:

@@ -57,14 +57,23 @@ class DeviceState(enum.Enum):
     LEAVING = "leaving"
 
 
+REFUSING = {
+    Reason.NOT_READY: DeviceState.WARMING_UP,
+    Reason.DRAINING: DeviceState.DRAINING,
+}
+"""What a device service is that refuses a session, or ends it, for such a reason."""
+
+
 class RequestSide(Protocol):
     """The requests that depend on the session; called on the event loop."""
 
     def session_ready(self, session: Session) -> None:
         """Submissions go to this session from now on."""
 
-    def session_draining(self) -> None:
-        """New submissions would be refused; what runs may finish."""
+    def session_draining(self, session: Session) -> None:
+        """New submissions would be refused; what runs may finish, and then the
+        session is to be finished.
+        """
 
     def session_lost(self, error: TTServeError) -> None:
         """Everything submitted and unfinished is lost with `error`."""
@@ -129,6 +138,7 @@ class Connection:
             vllm_version=version("vllm"),
         )
         self._expected = Model()
+        self._session: Session | None = None
         self._health: asyncio.Task[None] | None = None
         self._said = ("", "")
         self.refusal: ModelChanged | StartupError | None = None
@@ -174,6 +184,7 @@ class Connection:
             self.refusal = ModelChanged(f"it serves another model: {difference}")
             session.end()
             return
+        self._session = session
         self.sessions_opened += 1
         self._watcher.session_opened()
         self.state = DeviceState.WARMING_UP
@@ -210,15 +221,16 @@ class Connection:
                 self._drain()
 
     def _drain(self) -> None:
-        if self.state is DeviceState.DRAINING:
+        if self.state is DeviceState.DRAINING or self._session is None:
             return
         self.state = DeviceState.DRAINING
         self.reason = "the device service is shutting down"
         logger.info("device service %s is shutting down", self._address)
-        self._requests.session_draining()
+        self._requests.session_draining(self._session)
 
     async def _end_session(self, error: TTServeError) -> None:
         self.tried = True
+        had_session, self._session = self._session is not None, None
         await self._stop_following_health()
         if error.reason is Reason.VERSION_MISMATCH:
             self.refusal = StartupError(f"device service: {error.message}")
@@ -229,14 +241,12 @@ class Connection:
             self._set_refused(self.refusal)
             return
         self._requests.session_lost(error)
-        if self.state is not DeviceState.ABSENT:
-            logger.warning("device service %s lost: %s", self._address, error.message)
-        self.state = (
-            DeviceState.WARMING_UP
-            if error.reason is Reason.NOT_READY
-            else DeviceState.ABSENT
-        )
+        self.state = REFUSING.get(error.reason, DeviceState.ABSENT)
         self.reason = error.message
+        if had_session:
+            expected = self.state is DeviceState.DRAINING
+            level = logging.INFO if expected else logging.WARNING
+            logger.log(level, "device service %s lost: %s", self._address, self.reason)
 
     async def _stop_following_health(self) -> None:
         following, self._health = self._health, None

@@ -59,14 +59,16 @@ class Outbox:
         self._urgent: deque[AttachRequest] = deque()
         self._submissions: deque[AttachRequest | _Framed] = deque()
         self._filled = asyncio.Event()
+        self._closed = False
 
     def put_open(self, hello: OpenSession) -> None:
         """Introduce the frontend; to be called first."""
         self._put_urgent(AttachRequest(open=hello))
 
     def put_ping(self, sequence: int) -> None:
-        """Show that the frontend lives."""
-        self._put_urgent(AttachRequest(ping=Ping(sequence=sequence)))
+        """Show that the frontend lives; nobody asks once the outbox is closed."""
+        if not self._closed:
+            self._put_urgent(AttachRequest(ping=Ping(sequence=sequence)))
 
     def put_submission(self, submission: Submission) -> None:
         """Submit, whole or in frames."""
@@ -86,9 +88,16 @@ class Outbox:
         if known:
             self._put_urgent(_abort(known, cause))
 
-    async def next(self) -> AttachRequest:
-        """The message to write now."""
+    def close(self) -> None:
+        """Nothing is to be submitted any more; what is queued is still written."""
+        self._closed = True
+        self._filled.set()
+
+    async def next(self) -> AttachRequest | None:
+        """The message to write now; None when the outbox is closed and empty."""
         while not (self._urgent or self._submissions):
+            if self._closed:
+                return None
             self._filled.clear()
             await self._filled.wait()
         if self._urgent:

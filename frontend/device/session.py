@@ -48,6 +48,8 @@ class AttachCall(Protocol):
 
     async def write(self, request: AttachRequest) -> None: ...
 
+    async def done_writing(self) -> None: ...
+
     def cancel(self) -> bool: ...
 
 
@@ -86,6 +88,14 @@ class Session:
     def abort(self, handles: Iterable[int], cause: AbortCause) -> None:
         """Queue an abort; nothing more is heard of the handles, or once more."""
         self._outbox.put_abort(handles, cause)
+
+    def finish(self) -> None:
+        """Half-close: nothing is open here, and nothing more is to be submitted.
+
+        A device service that drains waits for this: it shows that what it wrote has
+        been read.
+        """
+        self._outbox.close()
 
     def end(self) -> None:
         """End the stream; `run` returns soon."""
@@ -141,15 +151,17 @@ class Session:
             self._ping_interval = min(self._ping_interval, seconds / PINGS_PER_LIMIT)
 
     async def _write(self) -> TTServeError:
-        while True:
-            request = await self._outbox.next()
-            try:
+        try:
+            while (request := await self._outbox.next()) is not None:
                 await self._call.write(request)
-            except grpc.aio.AioRpcError as error:
-                return _why(error)
-            except asyncio.InvalidStateError:  # the stream has ended: ask the reader
-                await asyncio.sleep(self._liveness.lost_after)
-                return _lost("the stream to the device service has ended")
+            await self._call.done_writing()
+        except grpc.aio.AioRpcError as error:
+            return _why(error)
+        except asyncio.InvalidStateError:
+            pass  # the stream has ended
+        # There is nothing to write any more. Why it ended, the reader knows.
+        await asyncio.sleep(self._liveness.lost_after)
+        return _lost("the stream to the device service has ended")
 
     async def _listen_for_silence(self) -> TTServeError:
         """Ping, and count the silence that this process was awake to hear.

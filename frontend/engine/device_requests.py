@@ -52,6 +52,7 @@ class DeviceRequests:
         self.name = name
         self._owner = owner
         self._session: Session | None = None
+        self._draining: Session | None = None
         self._leaving = False
         self._unavailable: TTServeError | None = TTServeError(
             Reason.NOT_READY, "the device service is not connected", retry_after=1.0
@@ -83,15 +84,17 @@ class DeviceRequests:
         self._session = session
         self._unavailable = None
 
-    def session_draining(self) -> None:
+    def session_draining(self, session: Session) -> None:
         """What runs goes on; nothing new is submitted."""
+        self._draining = session
         self._unavailable = TTServeError(
             Reason.DRAINING, "the device service is shutting down", retry_after=1.0
         )
+        self._finish_if_drained()
 
     def session_lost(self, error: TTServeError) -> None:
         """Nothing more comes of what was open; told of every failed attempt too."""
-        self._session = None
+        self._session = self._draining = None
         self._unavailable = error
         self._live_elsewhere = 0
         lost = list(self._by_handle.values())
@@ -117,6 +120,7 @@ class DeviceRequests:
             case other:
                 # A newer minor may add events; they concern newer frontends.
                 logger.debug("ignored a message %r", other)
+        self._finish_if_drained()
 
     def load_reported(self, live_requests: int) -> None:
         """What all frontends have there; ours of these are known better here."""
@@ -163,8 +167,15 @@ class DeviceRequests:
             del self._by_handle[handle]
         if handles and self._session is not None:
             self._session.abort(handles, cause)
+        self._finish_if_drained()
 
     # -- inside --------------------------------------------------------------
+
+    def _finish_if_drained(self) -> None:
+        """Let a device service go that drains, once we have read the last answers."""
+        if self._draining is not None and not self._by_handle:
+            self._draining.finish()
+            self._draining = None
 
     def _find_decoding(self, handle: int) -> Decoding | None:
         request = self._by_handle.get(handle)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 
 from tests.support import slow_start
 from tests.support.attach_client import submission
-from tests.support.frontend_process import wait_for
+from tests.support.frontend_process import FrontendProcess, wait_for
 from tests.support.schemas import slow_schema
 from tests.support.stack import DeviceProcess
 from ttserve.errors import Reason
@@ -27,6 +30,8 @@ from ttserve.v1 import device_pb2, generation_pb2, inspector_pb2, step_pb2
 pytestmark = pytest.mark.timeout(400)
 
 GRACE = 3.0
+STREAMS = 8
+STARVED_SECONDS = 4.0
 LOGPROBS = generation_pb2.LogprobsRequest(top_count=20)
 ENDLESS = generation_pb2.StopRules(max_output_tokens=1900)
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -124,6 +129,49 @@ def test_nobody_holds_up_a_drain(tmp_path: Path) -> None:
         for call in deaf:
             call.cancel()
         channel.close()
+
+
+def test_a_frontend_without_processor_time_loses_nothing(tmp_path: Path) -> None:
+    """All is generated and written long before it reads on: that is waited for."""
+    profile = ("--additional-config.tt.sim.decode_ms", "10")
+    with (
+        started(tmp_path, *profile, "--heartbeat-timeout", "10") as service,
+        FrontendProcess(service.address, tmp_path / "frontend") as frontend,
+        ThreadPoolExecutor(STREAMS) as pool,
+    ):
+        service.wait_until_serving()
+        frontend.wait_until_ready()
+        begun = [threading.Event() for _ in range(STREAMS)]
+        answers = [pool.submit(stream, frontend.url, event) for event in begun]
+        for event in begun:
+            assert event.wait(20)
+        service.signal(signal.SIGTERM)
+        wait_for(lambda: "device_draining" in httpx.get(f"{frontend.url}/ready").text)
+        frontend.process.send_signal(signal.SIGSTOP)
+        # The streams are generated in 2 s; a second more than what is written at the
+        # very end may take.
+        time.sleep(STARVED_SECONDS)
+        assert service.process.poll() is None
+        frontend.process.send_signal(signal.SIGCONT)
+        for answer in answers:
+            assert answer.result(20) == "length"
+        assert service.process.wait(10) == 0
+
+
+def stream(url: str, begun: threading.Event) -> str | None:
+    """The finish reason, or error, of a stream of 200 tokens."""
+    body = {"model": "ttserve-sim", "prompt": [1, 2, 3], "max_tokens": 200}
+    answer = httpx.stream("POST", f"{url}/v1/completions", json=body | {"stream": True})
+    last = None
+    with answer as response:
+        for line in response.iter_lines():
+            begun.set()
+            if line.startswith("data: {"):
+                chunk = json.loads(line.removeprefix("data: "))
+                last = (
+                    chunk["choices"][0]["finish_reason"] if "choices" in chunk else line
+                )
+    return last
 
 
 def test_a_signal_while_it_warms_up(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from device_service.rpc import Containment
-from device_service.server import (
+from device_service.serving import ServiceOptions
+from device_service.transport import (
     CHANNEL_OPTIONS,
     MAX_METADATA_BYTES,
     MAX_STREAMS_PER_CONNECTION,
 )
-from device_service.serving import ServiceOptions
 from tests.support.attach_client import AttachClient
 from tests.support.waiting import eventually
 from tests.support.wire import Service, serving

@@ -16,7 +16,7 @@ from device_service.server import DeviceServer
 from device_service.serving import ServiceOptions
 from tests.support.attach_client import AttachClient
 from tests.support.waiting import eventually
-from tests.support.wire import BUNDLE, MODEL, Service
+from tests.support.wire import BUNDLE, MODEL, Service, serving
 from ttserve.errors import Reason, StartupError, TTServeError
 from ttserve.status import from_rpc_error
 from ttserve.v1 import device_pb2, inspector_pb2, step_pb2
@@ -171,11 +171,38 @@ async def test_drain_ends_what_is_left_after_the_grace(service: Service) -> None
 
 
 async def test_drain_of_an_idle_service_is_quick(service: Service) -> None:
-    await service.attach()
+    client = await service.attach()
     began = time.monotonic()
-    await service.server.drain(30.0)
+    draining = asyncio.create_task(service.server.drain(30.0))
+    await client.next("draining")
+    await client.call.done_writing()
+    ended = await client.ended()
+    assert ended is not None
+    assert ended.reason is Reason.DRAINING
+    await draining
     await service.server.stop()
     assert time.monotonic() - began < 3.0
+
+
+async def test_drain_waits_for_frontends_that_have_not_read_everything() -> None:
+    """One that half-closes has. The other may be a stranger to the protocol."""
+    async with serving(options=ServiceOptions(silence_limit=1.5)) as service:
+        slow, stranger = await service.attach("slow"), await service.attach("stranger")
+        began = time.monotonic()
+        draining = asyncio.create_task(service.server.drain(30.0))
+        while time.monotonic() - began < 1.0:
+            await slow.ping()
+            await stranger.ping()
+            await asyncio.sleep(0.1)
+        assert not draining.done()
+        await slow.call.done_writing()
+        await slow.ended()
+        assert not draining.done()
+        ended = await stranger.ended()
+        assert ended is not None
+        assert ended.reason is Reason.DRAINING
+        await draining
+        assert 1.4 < time.monotonic() - began < 4.0
 
 
 async def test_drain_does_not_wait_for_a_reader_that_never_reads(

@@ -104,6 +104,7 @@ class Seen:
     submissions: list[Submission] = field(default_factory=list)
     aborts: list[tuple[int, int]] = field(default_factory=list)
     frames: int = 0
+    half_closed: int = 0
 
 
 class FakeDevice(DeviceServicer):
@@ -114,6 +115,7 @@ class FakeDevice(DeviceServicer):
         self.behaviour = Behaviour()
         self.seen = Seen()
         self._port = port
+        self._refusal: TTServeError | None = None
         self._starts = itertools.count(1)
         self._instance = ""
         self._sessions: set[_Session] = set()
@@ -154,7 +156,8 @@ class FakeDevice(DeviceServicer):
         self._call(self._kill()).result(10)
 
     def drain(self, grace_ms: int) -> None:
-        """Announce the end to every frontend."""
+        """Announce the end to every frontend; those that half-close are let go."""
+        self._refusal = TTServeError(Reason.DRAINING, "the fake is shutting down")
         draining = device_pb2.Draining(grace_ms=grace_ms)
         self._broadcast(device_pb2.AttachResponse(draining=draining))
 
@@ -170,6 +173,7 @@ class FakeDevice(DeviceServicer):
 
     async def _start(self) -> None:
         self._instance = f"fake-{next(self._starts)}"
+        self._refusal = None
         self._server = grpc.aio.server(
             options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
         )
@@ -214,9 +218,9 @@ class FakeDevice(DeviceServicer):
         self, requests: AsyncIterator[device_pb2.AttachRequest], context: Any
     ) -> AsyncIterator[device_pb2.AttachResponse]:
         await self._refuse_if_told(context)
-        if self.behaviour.session_refusal is not None:
-            status = to_grpc_status(self.behaviour.session_refusal)
-            await context.abort_with_status(status)
+        refusal = self.behaviour.session_refusal or self._refusal
+        if refusal is not None:
+            await context.abort_with_status(to_grpc_status(refusal))
         session = _Session(self)
         self._sessions.add(session)
         tasks = [
@@ -224,10 +228,11 @@ class FakeDevice(DeviceServicer):
             asyncio.create_task(session.step_forever()),
         ]
         try:
-            while True:
-                response = await session.outbox.get()
+            while (response := await session.outbox.get()) is not None:
                 await self.wait_while_stalled()
                 yield response
+            if self._refusal is not None:
+                await context.abort_with_status(to_grpc_status(self._refusal))
         finally:
             self._sessions.discard(session)
             for task in tasks:
@@ -260,7 +265,7 @@ class _Session:
 
     def __init__(self, device: FakeDevice) -> None:
         self._device = device
-        self.outbox: asyncio.Queue[device_pb2.AttachResponse] = asyncio.Queue()
+        self.outbox: asyncio.Queue[device_pb2.AttachResponse | None] = asyncio.Queue()
         self.live: dict[int, _Live] = {}
         self._groups: dict[int, list[Submission]] = {}
         self._frames: dict[int, bytes] = {}
@@ -289,6 +294,8 @@ class _Session:
                         self.live.pop(handle, None)
                         abort = (handle, request.abort.cause)
                         self._device.seen.aborts.append(abort)
+        self._device.seen.half_closed += 1
+        self.outbox.put_nowait(None)
 
     async def step_forever(self) -> None:
         behaviour = self._device.behaviour

@@ -47,8 +47,9 @@ class Recorder:
     def session_ready(self, session: Session) -> None:
         self.session = session
 
-    def session_draining(self) -> None:
+    def session_draining(self, session: Session) -> None:
         self.draining = True
+        session.finish()
 
     def session_lost(self, error: TTServeError) -> None:
         self.session = None
@@ -221,17 +222,18 @@ async def test_our_own_sleep_is_not_their_silence(
 async def test_draining(device: FakeDevice, attached: Attached) -> None:
     await attached.until_state(DeviceState.READY)
     device.drain(1500)
-    await attached.until_state(DeviceState.DRAINING)
-    assert attached.recorder.draining
+    await attached.until(lambda: attached.recorder.draining)
+    await attached.until(lambda: len(attached.recorder.lost) >= 2)
+    assert {error.reason for error in attached.recorder.lost} == {Reason.DRAINING}
+    assert device.seen.half_closed == 1
+    assert attached.connection.state is DeviceState.DRAINING
 
 
 async def test_not_serving_is_draining(device: FakeDevice, attached: Attached) -> None:
     """Health says it as well, also where no message does."""
     await attached.until_state(DeviceState.READY)
     device.behaviour.serving = False
-    await attached.until_state(DeviceState.DRAINING)
-    assert attached.recorder.draining
-    assert attached.recorder.session is not None
+    await attached.until(lambda: attached.recorder.draining)
 
 
 async def test_load_comes_with_the_heartbeat(

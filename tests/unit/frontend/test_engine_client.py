@@ -31,12 +31,16 @@ class FakeSession:
     def __init__(self) -> None:
         self.submitted: list[Submission] = []
         self.aborted: list[tuple[list[int], int]] = []
+        self.finished = 0
 
     def submit(self, submission: Submission) -> None:
         self.submitted.append(submission)
 
     def abort(self, handles: Iterable[int], cause: int) -> None:
         self.aborted.append((list(handles), cause))
+
+    def finish(self) -> None:
+        self.finished += 1
 
 
 class Wired:
@@ -65,6 +69,11 @@ class Wired:
         ready: Any = session
         device.session_ready(ready)
         return session
+
+    def drain(self, number: int = 0) -> None:
+        """The device service with this number announces its end."""
+        session: Any = self.sessions[number]
+        self.devices[number].session_draining(session)
 
     async def submit(
         self, name: str, prompt_tokens: int = 2, placement: Placement | None = None
@@ -238,7 +247,7 @@ async def test_refusing_leaves_what_runs_alone() -> None:
 async def test_a_draining_device_gets_nothing_new() -> None:
     wired = Wired()
     await wired.submit("a")
-    wired.device.session_draining()
+    wired.drain()
     assert wired.client.refusal is not None
     assert wired.client.refusal.reason is Reason.DRAINING
     wired.device.take(step(1))

@@ -24,12 +24,18 @@ def submission(handle: int, size: int = 10, *, group: bool = False) -> Submissio
     )
 
 
+async def following(outbox: Outbox) -> AttachRequest:
+    message = await outbox.next()
+    assert message is not None
+    return message
+
+
 async def everything(outbox: Outbox) -> list[AttachRequest]:
     """All that can be written now."""
     found = []
     while True:
         try:
-            found.append(await asyncio.wait_for(outbox.next(), 0.01))
+            found.append(await asyncio.wait_for(following(outbox), 0.01))
         except asyncio.TimeoutError:
             return found
 
@@ -48,7 +54,7 @@ async def test_submissions_keep_their_order() -> None:
 async def test_pings_go_between_frames() -> None:
     outbox = Outbox()
     outbox.put_submission(submission(1, 3 * FRAME_BYTES))
-    first = await outbox.next()
+    first = await following(outbox)
     outbox.put_ping(7)
     outbox.put_abort([99], CLIENT)
     rest = await everything(outbox)
@@ -114,4 +120,27 @@ async def test_next_waits() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     outbox.put_ping(1)
-    assert (await waiting).ping.sequence == 1
+    message = await waiting
+    assert message is not None
+    assert message.ping.sequence == 1
+
+
+async def test_what_is_queued_when_it_closes_is_still_written() -> None:
+    outbox = Outbox()
+    outbox.put_submission(submission(1, 2 * FRAME_BYTES))
+    begun = await following(outbox)
+    outbox.put_abort([1], CLIENT)
+    outbox.close()
+    outbox.put_ping(1)
+    assert begun.WhichOneof("event") == "frame"
+    rest = [await following(outbox) for _ in range(3)]
+    assert kinds(rest) == ["frame", "frame", "abort"]
+    assert await outbox.next() is None
+
+
+async def test_closing_wakes_who_waits() -> None:
+    outbox = Outbox()
+    waiting = asyncio.create_task(outbox.next())
+    await asyncio.sleep(0)
+    outbox.close()
+    assert await waiting is None

@@ -170,13 +170,50 @@ async def test_an_end_before_the_first_token(
 async def test_a_draining_device_keeps_what_it_has_and_gets_nothing_new() -> None:
     wired = Wired(devices=2)
     await wired.submit("r")
-    wired.device.session_draining()
+    wired.drain()
     for name in "xyz":
         await wired.submit(name)
     assert names(wired) == [["r"], ["x", "y", "z"]]
     wired.client.abort(["r"], device_pb2.ABORT_CAUSE_CLIENT)
     assert wired.sessions[0].aborted == [([1], device_pb2.ABORT_CAUSE_CLIENT)]
     assert not wired.sessions[1].aborted
+
+
+async def test_a_draining_device_is_let_go_after_the_last_answer() -> None:
+    """Whichever it is: what is not read when the connection closes may be lost."""
+    wired = Wired(devices=2)
+    (first, second), session = wired.devices, wired.sessions[0]
+    for name, load in zip("abc", (9, 9, 9), strict=True):
+        second.load_reported(load)
+        await wired.submit(name)
+    wired.drain()
+    first.take(accepted(1))
+    first.take(step(1))
+    first.take(step(1, finish=True))
+    first.take(rejected(2, DRAINING))
+    assert session.finished == 0
+    wired.client.abort(["c"], device_pb2.ABORT_CAUSE_CLIENT)
+    assert session.finished == 1
+    assert wired.sessions[1].finished == 0
+
+
+@pytest.mark.parametrize("last", ["finish", "rejection", "abort", "nothing"])
+async def test_every_kind_of_last_answer_lets_it_go(last: str) -> None:
+    wired = Wired(devices=2)
+    if last != "nothing":
+        await wired.submit("r")
+    wired.drain()
+    match last:
+        case "finish":
+            assert wired.session.finished == 0
+            wired.device.take(step(1, finish=True))
+        case "rejection":
+            assert wired.session.finished == 0
+            wired.device.take(rejected(1, DRAINING))
+        case "abort":
+            assert wired.session.finished == 0
+            wired.client.abort(["r"], device_pb2.ABORT_CAUSE_CLIENT)
+    assert wired.session.finished == 1
 
 
 async def test_children_stay_together() -> None:
@@ -221,7 +258,7 @@ async def test_one_that_is_left_is_used_and_none_refuses() -> None:
     wired = Wired(devices=2)
     wired.devices[0].session_lost(LOST)
     assert wired.client.refusal is None
-    wired.devices[1].session_draining()
+    wired.drain(1)
     assert wired.client.refusal is not None
     assert wired.client.refusal.reason is Reason.DRAINING
     wired.devices[1].close()
