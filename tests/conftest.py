@@ -17,8 +17,23 @@ prepare_device_service(model=None)
 # threads took a third more time. What the tests start chooses for itself.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Services start as forks: see tests/support/prepared.py.
+os.environ.setdefault("TTSERVE_TESTS_FORK", "1")
+
 # A suite for any server, with settings of its own; tests/e2e runs it.
 collect_ignore = ["tt"]
+
+
+@pytest.fixture(autouse=True)
+def _environment_stays() -> Iterator[None]:
+    """Commands that run in this process set variables; the next test has its own."""
+    before = dict(os.environ)
+    yield
+    for name in (before.keys() | os.environ.keys()) - {"PYTEST_CURRENT_TEST"}:
+        if name not in before:
+            del os.environ[name]
+        elif os.environ.get(name) != before[name]:
+            os.environ[name] = before[name]
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,7 @@ def commands(program: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with running_stack(tmp_path_factory.mktemp("readme")) as made:
+    with running_stack(tmp_path_factory.mktemp("readme"), fork=False) as made:
         body = {"prompt": [1, 2, 3], "max_tokens": 5}
         httpx.post(f"{made.urls[0]}/v1/completions", json=body, timeout=60)
         yield made

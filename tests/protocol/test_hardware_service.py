@@ -49,6 +49,7 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
             *("--max-num-seqs", "4", "--max-num-batched-tokens", "64"),
             *options,
             mesh="ttnn",
+            fork=False,  # it finds its modules elsewhere
         )
         started.append(service)
         service.start()

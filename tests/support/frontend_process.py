@@ -6,13 +6,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import httpx
+
+from tests.support.prepared import Process, start
 
 START_SECONDS = 240.0  # imports alone take 7 s, and many more on a busy machine
 STOP_SECONDS = 20.0
@@ -21,7 +23,8 @@ STOP_SECONDS = 20.0
 class FrontendProcess:
     """Starts with the context and is killed at its end if it still runs.
 
-    `program` is what this interpreter is told to run.
+    `program` is what this interpreter is told to run; with `fork`, the plain command
+    may be a fork of a prepared process.
     """
 
     def __init__(
@@ -30,21 +33,24 @@ class FrontendProcess:
         log: Path,
         *options: str,
         program: Sequence[str] = ("-m", "frontend"),
+        fork: bool = True,
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = log
-        self._command = [
-            *(sys.executable, *program),
+        self._fork = fork
+        self._words = [
+            *program,
             *("--device-service", device, "--port", str(self.port)),
             *options,
         ]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     def __enter__(self) -> FrontendProcess:
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            file = log.fileno()
+            self._process = start(
+                self._words, stdout=file, stderr=file, fork=self._fork
             )
         return self
 
@@ -57,7 +63,7 @@ class FrontendProcess:
         self.kill()
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> Process:
         assert self._process is not None
         return self._process
 
@@ -97,14 +103,16 @@ class FrontendProcess:
 
 def run_frontend(*options: str, seconds: float = 60.0) -> tuple[int, str]:
     """Run one that is expected to end by itself; status and standard error."""
-    done = subprocess.run(
-        [sys.executable, "-m", "frontend", *options],
-        capture_output=True,
-        timeout=seconds,
-        env=os.environ,
-        check=False,
-    )
-    return done.returncode, done.stderr.decode()
+    with tempfile.TemporaryFile() as errors, open(os.devnull, "wb") as nowhere:
+        words = ["-m", "frontend", *options]
+        process = start(words, stdout=nowhere.fileno(), stderr=errors.fileno())
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        errors.seek(0)
+        return status, errors.read().decode()
 
 
 def free_port() -> int:

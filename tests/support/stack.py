@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,17 @@ from tests.support.frontend_process import (
     free_port,
     wait_for,
 )
+from tests.support.prepared import Process, start
 from ttserve.v1 import device_pb2_grpc, inspector_pb2, inspector_pb2_grpc
 
 START_SECONDS = 200.0
 
 
 class DeviceProcess:
-    """`tt-device-service` on a fixed port; may be killed and started again."""
+    """`tt-device-service` on a fixed port; may be killed and started again.
+
+    With `fork`, the plain command may be a fork of a prepared process.
+    """
 
     def __init__(
         self,
@@ -33,15 +35,17 @@ class DeviceProcess:
         *options: str,
         mesh: str = "sim",
         program: Sequence[str] = ("-m", "device_service"),
+        fork: bool = True,
     ) -> None:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._log = log
-        self._command = [
-            *(sys.executable, *program, "--mesh", mesh),
+        self._fork = fork
+        self._words = [
+            *(*program, "--mesh", mesh),
             *("--listen", self.address, *options),
         ]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._channel = grpc.insecure_channel(
             self.address,
             options=[
@@ -56,14 +60,13 @@ class DeviceProcess:
 
     def start(self, *more_options: str) -> None:
         """Start the process; `wait_until_serving` says when it is up."""
-        command = [*self._command, *more_options]
+        words = [*self._words, *more_options]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
+            file = log.fileno()
+            self._process = start(words, stdout=file, stderr=file, fork=self._fork)
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> Process:
         assert self._process is not None
         return self._process
 
@@ -155,19 +158,23 @@ def running_stack(
     sim: dict[str, Any] | None = None,
     device_options: Sequence[str] = (),
     frontend_options: Sequence[str] = (),
+    fork: bool = True,
 ) -> Iterator[Stack]:
     """Start everything, wait until all serve, and leave nothing behind."""
     options = list(device_options)
     if sim is not None:
         options += ["--additional-config", json.dumps({"tt": {"sim": sim}})]
-    device = DeviceProcess(directory / "device.log", *options, mesh=mesh)
+    device = DeviceProcess(directory / "device.log", *options, mesh=mesh, fork=fork)
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(device.close)
         device.start()
         started = [
             cleanup.enter_context(
                 FrontendProcess(
-                    device.address, directory / f"frontend{i}.log", *frontend_options
+                    device.address,
+                    directory / f"frontend{i}.log",
+                    *frontend_options,
+                    fork=fork,
                 )
             )
             for i in range(frontends)

@@ -82,7 +82,7 @@ def test_help_teaches() -> None:
 
 
 def test_port_answers_from_the_start(tmp_path: Path) -> None:
-    with FrontendProcess(NOBODY, tmp_path / "log") as frontend:
+    with FrontendProcess(NOBODY, tmp_path / "log", fork=False) as frontend:
         wait_for(lambda: "listening on" in frontend.log, 20)
         assert httpx.get(f"{frontend.url}/live").status_code == 200
         for path in ("/ready", "/health"):
@@ -96,7 +96,7 @@ def test_port_answers_from_the_start(tmp_path: Path) -> None:
 
 
 def test_a_signal_before_the_port_is_bound(tmp_path: Path) -> None:
-    with FrontendProcess(NOBODY, tmp_path / "log") as frontend:
+    with FrontendProcess(NOBODY, tmp_path / "log", fork=False) as frontend:
         wait_for(lambda: catches(frontend, signal.SIGTERM), 60)
         frontend.terminate()
         assert frontend.exit_status() == 0
