@@ -20,6 +20,7 @@ import pytest
 
 from device_service.codec.recording_file import decode
 from device_service.replay.__main__ import main as replay_main
+from tests.support.prepared import start as start_command
 from ttserve.sim_model import sim_model_dir
 from ttserve.v1 import (
     device_pb2,
@@ -29,11 +30,12 @@ from ttserve.v1 import (
     step_pb2,
 )
 
-COMMAND = [sys.executable, "-m", "device_service"]
 RUN_MAIN = Path(__file__).with_name("run_main.py")
 ROOT = Path(__file__).parents[3]
 PREFIX = "tt-device-service: error: "
-START_SECONDS = 90.0
+STOP_SECONDS = 60.0
+
+pytestmark = pytest.mark.timeout(400)
 
 
 def model_dir(path: Path, **changes: Any) -> str:
@@ -155,7 +157,6 @@ SAYS = {
 }
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("case", SAYS)
 def test_bad_input_is_one_line_and_status_2(
     case: str, refusals: dict[str, tuple[int, str]]
@@ -174,22 +175,23 @@ def _is_log_line(line: str) -> bool:
 
 
 class Service:
-    """`tt-device-service` as a process of its own."""
+    """`tt-device-service` as a process of its own, or a fork of a prepared one."""
 
-    def __init__(self, *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            cwd=ROOT,
-        )
+    def __init__(self, *arguments: str, fork: bool) -> None:
+        reading, writing = os.pipe()
+        self._errors = os.fdopen(reading)
+        with open(os.devnull, "wb") as nowhere, os.fdopen(writing) as errors:
+            self._process = start_command(
+                ["-m", "device_service", *arguments],
+                stdout=nowhere.fileno(),
+                stderr=errors.fileno(),
+                fork=fork,
+            )
         self.lines: list[str] = []
 
     def wait_for(self, text: str) -> str:
         """Read what it says up to a line with this text."""
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
+        for line in self._errors:
             self.lines.append(line)
             if text in line:
                 return line
@@ -206,13 +208,13 @@ class Service:
 
     def end(self) -> int:
         """Wait for its end; the status."""
-        _, rest = self._process.communicate(timeout=START_SECONDS)
-        self.lines += rest.splitlines(keepends=True)
-        return self._process.returncode
+        self.lines += self._errors
+        return self._process.wait(STOP_SECONDS)
 
     def kill(self) -> None:
-        with self._process:  # closes its pipe and waits
-            self._process.kill()
+        self._errors.close()
+        self._process.kill()
+        self._process.wait(STOP_SECONDS)
 
     @property
     def output(self) -> str:
@@ -231,8 +233,8 @@ def services() -> Iterator[list[Service]]:
         service.kill()
 
 
-def start(services: list[Service], *arguments: str) -> Service:
-    services.append(Service("--mesh", "sim", *arguments))
+def start(services: list[Service], *arguments: str, fork: bool = True) -> Service:
+    services.append(Service("--mesh", "sim", *arguments, fork=fork))
     return services[-1]
 
 
@@ -244,7 +246,8 @@ def port_of(service: Service) -> int:
 @pytest.mark.edge(55)
 @pytest.mark.feature(40)
 def test_a_life(services: list[Service]) -> None:
-    service = start(services, "--listen", "127.0.0.1:0", "--max-model-len", "2048")
+    options = ("--listen", "127.0.0.1:0", "--max-model-len", "2048")
+    service = start(services, *options, fork=False)
     port = port_of(service)
     service.wait_for("serving, after")
     # Loggers outside of vLLM are heard from the first line on.
@@ -275,7 +278,7 @@ def test_a_life(services: list[Service]) -> None:
 
 
 def test_a_signal_while_starting(services: list[Service]) -> None:
-    importing = start(services, "--listen", "127.0.0.1:0")
+    importing = start(services, "--listen", "127.0.0.1:0", fork=False)
     loading = start(services, "--listen", "127.0.0.1:0")
     while not importing.catches(signal.SIGTERM):
         time.sleep(0.01)
