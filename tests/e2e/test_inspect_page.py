@@ -46,10 +46,14 @@ def stack(
 @pytest.fixture
 def page(browser: Browser, stack: Stack) -> Iterator[Browser]:
     """The page, looking. Whatever a test does, the browser must not complain."""
-    browser.open(f"{stack.urls[0]}{PREFIX}/inspect")
-    browser.evaluate(f"sessionStorage.setItem('ttserve-inspect-key', '{KEY}')")
     browser.complaints.clear()
+    # Before it asks for anything: the browser may be late to tell what was refused.
+    keyed = browser.call(
+        "Page.addScriptToEvaluateOnNewDocument",
+        source=f"sessionStorage.setItem('ttserve-inspect-key', '{KEY}')",
+    )
     browser.open(f"{stack.urls[0]}{PREFIX}/inspect")
+    browser.call("Page.removeScriptToEvaluateOnNewDocument", **keyed)
     wait_until_live(browser)
     yield browser
     assert browser.complaints == []
