@@ -25,6 +25,7 @@ def test_import_contracts() -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=100,
     )
     assert result.returncode == 0, result.stdout
 

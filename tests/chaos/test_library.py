@@ -104,6 +104,7 @@ def test_a_wrong_name_is_refused() -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=100,
     )
     assert done.returncode == 2
     assert done.stderr == "error: no case is called nothing; --list names them\n"

@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SUITE = ROOT / "tests" / "tt"
 BUDGET = 128
 
+pytestmark = pytest.mark.timeout(900)
+
 
 def run_suite(
     *options: str, directory: Path = ROOT
@@ -38,6 +40,7 @@ def run_suite(
         env=environment,
         capture_output=True,
         text=True,
+        timeout=800,
     )
 
 
@@ -58,7 +61,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.mark.model
-@pytest.mark.timeout(900)
 @pytest.mark.feature(157)
 @pytest.mark.parametrize(
     ("chosen", "least"),

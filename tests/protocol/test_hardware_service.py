@@ -30,6 +30,8 @@ LLAMA = "models.tt_transformers.tt.generator_vllm:LlamaForCausalLM"
 GALAXY = "models.demos.llama3_70b_galaxy.tt.generator_vllm:LlamaForCausalLM"
 TOKENS = 40
 
+pytestmark = pytest.mark.timeout(400)
+
 Launch = Callable[..., DeviceProcess]
 
 

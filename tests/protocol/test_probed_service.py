@@ -21,6 +21,8 @@ OPTIONS = (
 )
 TOKENS = 60
 
+pytestmark = pytest.mark.timeout(400)
+
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceProcess]:

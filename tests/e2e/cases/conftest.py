@@ -8,6 +8,7 @@ probabilities need no real model.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,14 @@ import pytest
 from tests.support.stack import Stack, running_stack
 
 MAX_MODEL_LEN = 2048
+FIRST_START_SECONDS = 300  # on a busy machine
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever comes first waits for the stack's start."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(FIRST_START_SECONDS))
 
 
 def force(text: str) -> dict[str, Any]:

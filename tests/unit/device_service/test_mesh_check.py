@@ -61,6 +61,7 @@ async def test_a_mesh_that_does_not_open_is_said(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.feature(35)
 def test_the_command_opens_the_mesh_and_loads_nothing(tmp_path: Path) -> None:
     write_tree(tmp_path, "models.nothing:Nothing")
@@ -72,7 +73,7 @@ def test_the_command_opens_the_mesh_and_loads_nothing(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -140,6 +140,10 @@ def test_plugins_are_light() -> None:
         "print([n for n in ('grpc', 'torch', 'vllm') if n in sys.modules])"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
     )
     assert result.stdout.strip() == "[]"

@@ -122,6 +122,10 @@ def test_preparing_imports_nothing_heavy() -> None:
         "print([n for n in ('grpc', 'torch', 'vllm') if n in sys.modules])"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
     )
     assert result.stdout.strip() == "[]"

@@ -78,6 +78,7 @@ print(json.dumps({
         capture_output=True,
         text=True,
         check=True,
+        timeout=100,
     )
     return cast("dict[str, object]", json.loads(result.stdout.splitlines()[-1]))
 
