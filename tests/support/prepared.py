@@ -96,7 +96,8 @@ class Forked:
     @property
     def pid(self) -> int:
         while not self._pid and self.returncode is None:
-            self._hear(None)  # the first one waits for the imports
+            # The first one waits for the imports; another thread may hear of its pid.
+            self._hear(0.1)
         return self._pid
 
     def poll(self) -> int | None:
@@ -169,6 +170,7 @@ class Prepared:
     def close(self) -> None:
         """End it, and what it started."""
         self._control.close()
+        self.process.kill()  # it may still import
         self.process.wait()
 
 
