@@ -51,8 +51,7 @@ class Session:
         self.number = number
         self.peer = wire.peer
         self.frontend_name = ""
-        self.ended = asyncio.Event()
-        self.closed = asyncio.Event()  # the stream too: all was written
+        self.closed = asyncio.Event()  # the RPC too: all was written
         self._wire = wire
         self._serving = serving
         self._loop = asyncio.get_running_loop()
@@ -139,7 +138,6 @@ class Session:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._submissions.abandon()
-            self.ended.set()
         return self._serving.refusal
 
     async def _send(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from device_service.metrics.exporter import Exporter
 from tests.support.scrape import Scrape
+from tests.support.waiting import eventually
 from tests.support.wire import Service, serving
 from ttserve.errors import StartupError
 from ttserve.v1 import device_pb2, generation_pb2
@@ -139,9 +140,9 @@ async def test_merges_are_counted_beyond_their_session() -> None:
             messages += 1
         assert messages < 5
         assert (await it.scrape()).value("ttserve_outbox_merges_total") == 5 - messages
-        (session,) = it.service.server.serving.sessions.values()
+        assert it.service.server.serving.sessions
         client.call.cancel()
-        await session.ended.wait()
+        await eventually(lambda: not it.service.server.serving.sessions)
         assert (await it.scrape()).value("ttserve_outbox_merges_total") == 5 - messages
 
 
