@@ -242,6 +242,8 @@ os._exit(1)
     helper = int(running.wait_for(r"\| pid (\d+)")[1])
     wait_until(lambda: not is_alive(helper))
     running.wait_for("device exited with code 1; starting")
+    running.signal(signal.SIGTERM)  # killed, it would leave the next one's helper
+    assert running.exit_code() == 0
 
 
 def test_a_command_that_is_not_there_is_said_in_one_line(launch: Launch) -> None:
