@@ -63,7 +63,7 @@ CHECKER_THREADS = 4
 # These follow the grace period; with the end of the mesh they take less than the
 # two seconds in which a drained service is promised to be gone.
 FLUSH_SECONDS = 0.8
-"""How long a stream that ends may take at least to write what is queued for it."""
+"""How long a stream that we end may take to write what is queued for it."""
 
 LAST_WRITES_SECONDS = 0.4
 """How long calls without a session may take to write their last message."""
@@ -242,7 +242,7 @@ class DeviceServer:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def _end_streams(self, reason: TTServeError, seconds: float = 0) -> None:
-        """End the streams; frontends have `seconds` to do it themselves."""
+        """End the streams that frontends have not half-closed within `seconds`."""
         self._inspector.end_watching(reason)
         if self._vllm_engine is not None:
             self._vllm_engine.feed.end(reason)
@@ -262,7 +262,7 @@ class DeviceServer:
 
 
 async def _closed(sessions: Iterable[Session], seconds: float) -> None:
-    """Wait for the end of all of them, but not longer."""
+    """Wait for the end of all of them, for `seconds` at most."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             for session in sessions:

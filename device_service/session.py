@@ -112,7 +112,7 @@ class Session:
     async def run(self) -> TTServeError | None:
         """Serve the stream; what it ends with, None for OK.
 
-        That is why the service takes nothing new, if it does not.
+        A service that takes nothing new says why at the end of its streams.
 
         Raises what a failed write raises, or CancelledError: the frontend is
         gone then.

@@ -159,7 +159,7 @@ class Session:
             return _why(error)
         except asyncio.InvalidStateError:
             pass  # the stream has ended
-        # There is nothing to write any more. Why it ended, the reader knows.
+        # Nothing is written any more; the reader will know why the stream ended.
         await asyncio.sleep(self._liveness.lost_after)
         return _lost("the stream to the device service has ended")
 
