@@ -32,8 +32,8 @@ from ttserve.v1.generation_pb2 import Submission
 logger = logging.getLogger(__name__)
 
 OPEN_SECONDS = 5.0
-"""How long `open` may take to be answered: longer than a heartbeat, because a
-device service that has just started is busy."""
+"""How long `open`, or the half-close, may take to be answered: longer than a heartbeat,
+because a device service that has just started, or that ends, is busy."""
 
 REMEMBERED_PINGS = 16
 PINGS_PER_LIMIT = 5
@@ -76,7 +76,7 @@ class Session:
         self._listener = listener
         self._liveness = liveness
         self._outbox = Outbox()
-        self._opened = False
+        self._opened = self._finished = False
         self._ping_interval = liveness.ping_interval
         self._silence = 0.0
         self._pings: dict[int, float] = {}
@@ -95,6 +95,7 @@ class Session:
         A device service that drains waits for this: it shows that what it wrote has
         been read.
         """
+        self._finished = True
         self._outbox.close()
 
     def end(self) -> None:
@@ -155,12 +156,10 @@ class Session:
             while (request := await self._outbox.next()) is not None:
                 await self._call.write(request)
             await self._call.done_writing()
-        except grpc.aio.AioRpcError as error:
-            return _why(error)
-        except asyncio.InvalidStateError:
-            pass  # the stream has ended
-        # Nothing is written any more; the reader will know why the stream ended.
-        await asyncio.sleep(self._liveness.lost_after)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            logger.debug("nothing can be written any more: %r", error)
+        # The reader will know why the stream ends, or the listener that nothing comes.
+        await asyncio.sleep(OPEN_SECONDS)
         return _lost("the stream to the device service has ended")
 
     async def _listen_for_silence(self) -> TTServeError:
@@ -173,7 +172,8 @@ class Session:
         next_ping = before = time.monotonic()
         sequence = 0
         while True:
-            limit = self._liveness.lost_after if self._opened else OPEN_SECONDS
+            answers = self._opened and not self._finished
+            limit = self._liveness.lost_after if answers else OPEN_SECONDS
             if self._silence >= limit:
                 return _lost(_silent(limit, opened=self._opened))
             if self._opened and before >= next_ping:

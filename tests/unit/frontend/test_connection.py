@@ -223,10 +223,11 @@ async def test_draining(device: FakeDevice, attached: Attached) -> None:
     await attached.until_state(DeviceState.READY)
     device.drain(1500)
     await attached.until(lambda: attached.recorder.draining)
-    await attached.until(lambda: len(attached.recorder.lost) >= 2)
-    assert {error.reason for error in attached.recorder.lost} == {Reason.DRAINING}
+    await attached.until(lambda: bool(attached.recorder.lost))
+    assert attached.recorder.lost[0].reason is Reason.DRAINING
     assert device.seen.half_closed == 1
-    assert attached.connection.state is DeviceState.DRAINING
+    # Refused again; gRPC says so most of the time, and INTERNAL when it is busy.
+    await attached.until_state(DeviceState.DRAINING)
 
 
 async def test_not_serving_is_draining(device: FakeDevice, attached: Attached) -> None:
